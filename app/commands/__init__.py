@@ -1,0 +1,1 @@
+"""Small programs over the rooms below."""

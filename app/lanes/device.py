@@ -1,0 +1,406 @@
+"""One device and the one thread that uses it: land, process; what an error means."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import re
+import time
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from app.errors import ItemError, Kind, LaneError, UsageError
+from app.items import Failure, Item
+from app.lanes.arena import Memory
+from app.processors import DeviceInfo, Loaded
+from app.results import Array
+
+# CUDA errors after which nothing works in this process any more (driver API numbers; CUDA Toolkit, "Error Handling").
+POISON = frozenset({214, 220, 226, 700, 702, 710, *range(714, 720), 721, 810, 911})
+_POISON_TEXT = re.compile(
+    r"illegal memory access|device-side assert|launch timed out|hardware stack error|illegal instruction"
+    r"|misaligned address|invalid address space|invalid program counter|unspecified launch failure"
+    r"|uncorrectable (ECC|NVLink) error",
+    re.IGNORECASE,
+)
+_OUT_OF_MEMORY_TEXT = re.compile(r"out of memory|can't allocate memory|not enough memory", re.IGNORECASE)
+_DTYPES = {
+    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
+    "int16": "I16", "int8": "I8", "uint8": "U8", "uint16": "U16", "uint32": "U32", "uint64": "U64", "bool": "BOOL",
+}  # fmt: skip
+_LONGEST_TRACEBACK = 16_000  # characters, of its end
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    item: Item
+    blob: Any  # the landing: [n] uint8 on the device, or a memoryview of n bytes of host memory
+    memory: Memory | None  # the host memory that it is, or is a view of
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    item: Item
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    item: Item
+    window: memoryview
+    offset: int
+    memory: Memory
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    item: Item
+
+
+Step = Process | Begin | Update | Finish
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A step's result, copied out; of Process and Finish alone is it more than None."""
+
+    value: Any
+    began_at_s: float
+    ended_at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    failure: Failure
+    began_at_s: float
+    ended_at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    began_at_s: float
+    ended_at_s: float
+
+
+@dataclass(slots=True, eq=False)
+class Landing:
+    """An item's place in device memory, whose room has been reserved."""
+
+    length: int
+    tensor: Any = None  # [length] uint8 cuda
+
+
+class DeviceLost(LaneError):
+    """The device does nothing more in this process. The item that was on it is charged."""
+
+    def __init__(self, device: str, message: str, item_id: str | None) -> None:
+        super().__init__(f"{device} is lost: {message}")
+        self.item_id = item_id
+
+
+class Device:
+    """The single-thread executor: whatever runs on the device or is user code runs there, one call after another.
+
+    A cancelled call goes on on its thread, and the next one queues behind it.
+    """
+
+    def __init__(
+        self, name: str, loaded: Loaded, *, torch_threads: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.name = name
+        self.is_cuda = name.startswith("cuda")
+        self._loaded = loaded
+        self._torch_threads = torch_threads
+        self._clock = clock
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"device-{name}")
+        self._copy_thread = ThreadPoolExecutor(1, thread_name_prefix=f"copy-{name}")
+        self._torch: Any = None
+        self._torch_device: Any = None
+        self._stream: Any = None
+        self._copy_stream: Any = None
+        self._processor: Any = None
+        self._lost: str | None = None
+
+    @property
+    def lands_here(self) -> bool:
+        """Whether whole items land in this device's own memory rather than on the host."""
+        return self.is_cuda and self._loaded.lands_on == "device"
+
+    @property
+    def uses_torch(self) -> bool:
+        return self._loaded.needs_torch or self.lands_here
+
+    async def open(self) -> None:
+        """Set up the device and open the processor, as the thread's first call.
+
+        Raises: UsageError where the processor or the device cannot be opened.
+        """
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._open)
+
+    def call(self, steps: list[Step]) -> asyncio.Future[list[Done | Failed]]:
+        """Run steps in order; one result each. The steps of an item after a failed one of it are not run.
+
+        The list is emptied, so that nothing here refers to a blob once its result is there. The future raises
+        DeviceLost; cancelled, it leaves the thread running.
+        """
+        return asyncio.get_running_loop().run_in_executor(self._thread, self._run, steps)
+
+    def land(self, landing: Landing, window: memoryview, offset: int, memory: Memory) -> asyncio.Future[Copied]:
+        """Copy a window to its place in a landing, which is allocated with its first window.
+
+        The future raises ItemError (out of memory) or DeviceLost; cancelled, it leaves the copy running.
+        """
+        loop = asyncio.get_running_loop()
+        return loop.run_in_executor(self._copy_thread, self._land, landing, window, offset, memory)
+
+    def free_bytes(self) -> asyncio.Future[int]:
+        """Free memory of a GPU."""
+        return asyncio.get_running_loop().run_in_executor(self._copy_thread, self._free_bytes)
+
+    async def close(self) -> None:
+        """Close the processor and end the threads, after what runs on them. Cancelled, the threads are left."""
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._thread, self._close)
+        finally:
+            self._thread.shutdown(wait=False)
+            self._copy_thread.shutdown(wait=False)
+
+    # On the device thread:
+
+    def _open(self) -> None:
+        try:
+            if self.uses_torch:
+                import torch
+
+                self._torch = torch
+                self._torch_device = torch.device(self.name if self.is_cuda else "cpu")
+                torch.set_num_threads(self._torch_threads)
+                if self.is_cuda:
+                    torch.cuda.set_device(self._torch_device)
+                    self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+                    torch.cuda.set_stream(self._stream)
+                torch.inference_mode().__enter__()  # for the life of this thread, whose own it is
+            self._processor = self._loaded.build()
+            self._processor.open(DeviceInfo(self.name, self._torch_device if self.is_cuda else None))
+        except UsageError:
+            raise
+        except Exception as error:
+            raise UsageError(
+                f"processor {self._loaded.spec!r} cannot be opened on {self.name}: {type(error).__name__}: {error}"
+            ) from error
+
+    def _close(self) -> None:
+        if self._processor is not None and self._lost is None:
+            self._processor.close()
+        self._processor = None
+
+    def _run(self, steps: list[Step]) -> list[Done | Failed]:
+        results: list[Done | Failed] = []
+        failed: dict[str, Failed] = {}
+        steps.reverse()
+        while steps:
+            step = steps.pop()
+            item_id = step.item.id
+            if item_id in failed:
+                results.append(failed[item_id])
+                continue
+            if self._lost is not None:
+                raise DeviceLost(self.name, self._lost, None)
+            began_at_s = self._clock()
+            outcome = self._attempt(step)
+            if isinstance(outcome, Failure) and outcome.kind is Kind.OUT_OF_MEMORY and isinstance(step, Process):
+                self._collect()
+                outcome = self._attempt(step)
+            if isinstance(outcome, Failure):
+                failed[item_id] = Failed(outcome, began_at_s, self._clock())
+                results.append(failed[item_id])
+            else:
+                results.append(Done(outcome, began_at_s, self._clock()))
+        return results
+
+    def _attempt(self, step: Step) -> Any:
+        """The step's value, or a Failure. No exception object leaves: its frames would keep tensors alive."""
+        try:
+            value = copy_out(self._step(step))
+            if self._stream is not None:
+                self._stream.synchronize()
+            return value
+        except BaseException as error:
+            failure = _failure(error)
+            if self.is_cuda and poisons(error):
+                self._lost = failure.message
+                raise DeviceLost(self.name, failure.message, step.item.id) from None
+            return failure
+
+    def _step(self, step: Step) -> Any:
+        match step:
+            case Process():
+                return self._processor.process(self._tensor(step.blob, step.memory), step.item)
+            case Begin():
+                return self._processor.begin(step.item)
+            case Update():
+                return self._processor.update(self._tensor(step.window, step.memory), step.offset)
+            case Finish():
+                return self._processor.finish(step.item)
+
+    def _tensor(self, blob: Any, memory: Memory | None) -> Any:
+        if memory is None or not self.uses_torch:
+            return blob
+        if not len(blob):
+            return self._torch.empty(0, dtype=self._torch.uint8, device=self._torch_device if self.lands_here else None)
+        tensor = self._torch.frombuffer(blob, dtype=self._torch.uint8)  # [n] uint8 host
+        if self.is_cuda:
+            self._pin(memory)
+        return tensor.to(self._torch_device, non_blocking=True) if self.lands_here else tensor
+
+    def _collect(self) -> None:
+        gc.collect()
+        if self.is_cuda:
+            self._torch.cuda.empty_cache()
+
+    # On the copy thread (and `_pin` on either: CUDA's own calls may be made from any thread):
+
+    def _pin(self, memory: Memory) -> None:
+        if not memory.pinned:
+            address = ctypes.addressof(ctypes.c_char.from_buffer(memory.map))
+            self._torch.cuda.check_error(self._torch.cuda.cudart().cudaHostRegister(address, memory.capacity, 0))
+            memory.pinned = True
+
+    def _copying(self) -> Any:
+        if self._copy_stream is None:
+            import torch
+
+            self._torch = torch
+            torch.cuda.set_device(torch.device(self.name))
+            self._copy_stream = torch.cuda.Stream(torch.device(self.name))  # type: ignore[no-untyped-call]
+        return self._torch.cuda.stream(self._copy_stream)
+
+    def _land(self, landing: Landing, window: memoryview, offset: int, memory: Memory) -> Copied:
+        began_at_s = self._clock()
+        try:
+            with self._copying(), self._torch.inference_mode():
+                if landing.tensor is None:
+                    landing.tensor = self._allocate(landing.length)
+                self._pin(memory)
+                source = self._torch.frombuffer(window, dtype=self._torch.uint8)  # [n] uint8 host, pinned
+                landing.tensor[offset : offset + len(window)].copy_(source, non_blocking=True)
+                event = self._torch.cuda.Event()
+                event.record(self._copy_stream)
+            event.synchronize()
+        except Exception as error:
+            raise self._of_copy(error) from None
+        return Copied(began_at_s, self._clock())
+
+    def _allocate(self, length: int) -> Any:
+        for last in (False, True):
+            try:
+                return self._torch.empty(length, dtype=self._torch.uint8, device=self.name)  # [n] uint8 cuda
+            except Exception as error:
+                if last or not out_of_memory(error):
+                    raise
+            self._collect()
+        raise AssertionError
+
+    def _free_bytes(self) -> int:
+        with self._copying():
+            return int(self._torch.cuda.mem_get_info()[0])
+
+    def _of_copy(self, error: Exception) -> Exception:
+        failure = _failure(error)
+        if failure.kind is Kind.OUT_OF_MEMORY:
+            return ItemError(Kind.OUT_OF_MEMORY, failure.message)
+        self._lost = failure.message
+        return DeviceLost(self.name, failure.message, None)
+
+
+def poisons(error: BaseException) -> bool:
+    """Whether this error leaves the CUDA context of the process unusable."""
+    code = getattr(error, "error_code", None)
+    if isinstance(code, int):
+        return code in POISON
+    return "CUDA" in str(error) and _POISON_TEXT.search(str(error)) is not None
+
+
+def out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and _OUT_OF_MEMORY_TEXT.search(str(error)) is not None
+
+
+def _failure(error: BaseException) -> Failure:
+    text = "".join(traceback.format_exception(error))[-_LONGEST_TRACEBACK:]
+    message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if isinstance(error, ItemError):
+        return Failure(error.kind, error.message, error.traceback or text)
+    return Failure(Kind.OUT_OF_MEMORY if out_of_memory(error) else Kind.PROCESSOR, message, text)
+
+
+def copy_out(value: Any, depth: int = 0) -> Any:
+    """A result with its tensors and arrays as plain `Array`s in host memory, and those of one element as numbers."""
+    if depth > 100:
+        raise ValueError("the result is nested more than 100 deep, or holds itself")
+    if value is None or isinstance(value, str | bytes | bool | int | float):
+        return value
+    if isinstance(value, dict):
+        return {key: copy_out(held, depth + 1) for key, held in value.items()}
+    if isinstance(value, list | tuple):
+        return [copy_out(held, depth + 1) for held in value]
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    if type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "untyped_storage"):
+        return _array_of_tensor(value)
+    if hasattr(value, "__array_interface__"):
+        return _array_of_array(value)
+    return value
+
+
+def _array_of_tensor(tensor: Any) -> Any:
+    if tensor.ndim == 0 and not tensor.is_complex():
+        return tensor.item()
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if dtype not in _DTYPES:
+        raise TypeError(f"a tensor of {tensor.dtype} cannot be kept in a result")
+    host = tensor.detach().to("cpu").contiguous()  # its shape and dtype, cpu
+    data = ctypes.string_at(host.data_ptr(), host.nbytes) if host.nbytes else b""
+    return Array(_DTYPES[dtype], tuple(host.shape), data)
+
+
+def _array_of_array(array: Any) -> Any:
+    if array.shape == ():
+        return array.item()
+    if array.dtype.name not in _DTYPES:
+        raise TypeError(f"an array of {array.dtype} cannot be kept in a result")
+    little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+    return Array(_DTYPES[array.dtype.name], tuple(array.shape), little.tobytes())
+
+
+def find_devices(spec: str, dev: Path = Path("/dev")) -> tuple[str, ...]:
+    """The devices that `--devices` names. torch is imported only where a GPU may be meant.
+
+    Raises: UsageError for one that does not exist, naming those that do.
+    """
+    gpus_may_be = (dev / "nvidia0").exists() or (dev / "dxg").exists()
+    if spec in ("auto", "cpu") and (spec == "cpu" or not gpus_may_be):
+        return ("cpu",)
+    names = tuple(name.strip() for name in spec.split(","))
+    if spec == "auto" or any(name.startswith("cuda") for name in names):
+        import torch
+
+        gpus = tuple(f"cuda:{index}" for index in range(torch.cuda.device_count()))
+    else:
+        gpus = ()
+    if spec == "auto":
+        return gpus or ("cpu",)
+    names = tuple("cuda:0" if name == "cuda" else name for name in names)
+    for name in names:
+        if name not in gpus and not re.fullmatch(r"cpu(:\d+)?", name):
+            exist = ", ".join(gpus) if gpus else "no GPU is found here"
+            raise UsageError(f"unknown device {name!r}; there are: cpu, cpu:0, cpu:1, … ({exist})")
+    if len(set(names)) < len(names):
+        raise UsageError(f"--devices {spec!r} names a device twice")
+    return names

@@ -1,0 +1,253 @@
+"""One reading of a manifest: its bytes are opened, its items go into the ledger in bulk, and lanes claim them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import select
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import IO, Protocol
+
+from app.errors import ItemError, RunError, UsageError
+from app.items import Item
+from app.ledger import Ledger
+from app.manifest import Base, Format, choose_format, count_lines, read_items
+from app.settings import Settings
+from app.sources import StartOver, TryAgain
+from app.sources.http import HttpSource
+
+READ_WHOLE_LINES = 100_000  # a local manifest of up to so many lines is read before anything is fetched
+_ROWS = 5_000  # so many rows of a million are inserted in about 30 ms, for which claims must wait
+_READ_BYTES = 1 << 20
+
+
+class Lines(Protocol):
+    """What the manifest's lines come from."""
+
+    def readline(self, limit: int = -1, /) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A manifest that can be read."""
+
+    name: str
+    form: Format
+    base: Base
+    lines: Lines
+    whole: bool  # short enough to be read before anything is fetched
+    fingerprint: str | None  # of its bytes and of how they are read; None for standard input
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingSnapshot:
+    items: int
+    duplicates: int
+    known_bytes: int  # of items whose size the manifest says
+    without_size: int
+    ended: bool
+
+
+class Reading:
+    """Reads the manifest in the background. Memory does not grow with its length."""
+
+    def __init__(self, settings: Settings, http: HttpSource) -> None:
+        self._settings = settings
+        self._http = http
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="manifest")
+        self._files = ExitStack()
+        self._counted = ReadingSnapshot(0, 0, 0, 0, ended=False)
+
+    def close(self) -> None:
+        """Let go of the manifest. A thread that waits on standard input is left behind."""
+        self._thread.shutdown(wait=False)
+        self._files.close()
+
+    def snapshot(self) -> ReadingSnapshot:
+        return self._counted
+
+    async def open(self) -> Opened:
+        """Open the manifest.
+
+        Raises: UsageError where there is none; RunError where its server cannot be reached.
+        """
+        name = self._settings.manifest or ""
+        given = self._settings.manifest_format
+        if name == "-":
+            return Opened(
+                "standard input", choose_format(name, given), Base.of(name, Path.cwd()), _Stdin(), False, None
+            )
+        if name.startswith(("http://", "https://")):
+            path = await self._download(name)
+        else:
+            path = Path(name.removeprefix("file://"))
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._open_file, name, path)
+
+    async def into(self, ledger: Ledger, opened: Opened, added: _Added) -> None:
+        """Put its items into the ledger, telling `added` after each batch.
+
+        Raises: UsageError for a line that is wrong, or contradicts another or the ledger; those before it are in.
+        """
+        if opened.fingerprint is not None and await ledger.continue_reading(opened.fingerprint):
+            counts = await ledger.counts()
+            self._counted = ReadingSnapshot(counts.total, 0, 0, counts.total, ended=True)
+            return
+        await ledger.begin_reading()
+        items = read_items(opened.lines, name=opened.name, form=opened.form, base=opened.base)
+        batches = _batches(items, self._settings.limit, opened.lines)
+        loop = asyncio.get_running_loop()
+        while True:
+            batch = await loop.run_in_executor(self._thread, next, batches, None)
+            if batch is None:
+                break
+            rows, error = batch
+            await self._add(ledger, opened, rows)
+            added.added(len(rows))
+            if error is not None:
+                raise error
+        await ledger.end_reading(opened.fingerprint)
+        self._count(ended=True)
+
+    async def _add(self, ledger: Ledger, opened: Opened, rows: Sequence[tuple[int, Item]]) -> None:
+        try:
+            counted = await ledger.add(rows)
+        except UsageError as error:
+            raise UsageError(f"{opened.name}: {error}") from error
+        sizes = [item.size for _, item in rows if item.size is not None]
+        self._count(counted.new, counted.duplicates, sum(sizes), len(rows) - len(sizes))
+
+    def _count(
+        self, new: int = 0, duplicates: int = 0, size: int = 0, without: int = 0, *, ended: bool = False
+    ) -> None:
+        old = self._counted
+        self._counted = ReadingSnapshot(
+            old.items + new, old.duplicates + duplicates, old.known_bytes + size, old.without_size + without, ended
+        )
+
+    async def _download(self, url: str) -> Path:
+        """The manifest behind a URL, as a temporary file.
+
+        Raises: UsageError, RunError.
+        """
+        file = self._files.enter_context(tempfile.NamedTemporaryFile(prefix="gpufeed-manifest-"))
+        for last in (False, True):
+            try:
+                reply = await self._http.ask(Item("manifest", url), None, None)
+                file.seek(0)
+                file.truncate()
+                sink = _FileSink(file)
+                await reply.receive(sink)
+                sink.flush()
+                return Path(file.name)
+            except ItemError as error:
+                raise UsageError(f"the manifest cannot be had: {error.message}") from error
+            except (TryAgain, StartOver) as error:
+                if last:
+                    raise RunError(f"the manifest cannot be had: {error}") from error
+        raise AssertionError
+
+    # On the manifest's thread:
+
+    def _open_file(self, name: str, path: Path) -> Opened:
+        try:
+            file = self._files.enter_context(path.open("rb"))
+            if not path.is_file():  # a FIFO, or /dev/fd/63 of a shell's <(…)
+                return self._opened(name, file, whole=False, fingerprint=None)
+            whole = count_lines(file, READ_WHOLE_LINES) <= READ_WHOLE_LINES
+            file.seek(0)
+            digest = hashlib.file_digest(file, "sha256")
+            file.seek(0)
+        except FileNotFoundError:
+            raise UsageError(f"manifest {name!r} is not found") from None
+        except OSError as error:
+            raise UsageError(f"manifest {name!r} cannot be read: {error.strerror}") from error
+        opened = self._opened(name, file, whole=whole, fingerprint=None)
+        digest.update(f"\0{opened.form}\0{opened.base}\0{self._settings.limit}".encode())
+        return Opened(name, opened.form, opened.base, file, whole, digest.hexdigest())
+
+    def _opened(self, name: str, file: Lines, *, whole: bool, fingerprint: str | None) -> Opened:
+        form = choose_format(name, self._settings.manifest_format)
+        return Opened(name, form, Base.of(name, Path.cwd()), file, whole, fingerprint)
+
+
+class _Added(Protocol):
+    def added(self, rows: int) -> None: ...
+
+
+Batch = tuple[list[tuple[int, Item]], UsageError | None]
+
+
+def _batches(items: Iterator[tuple[int, Item]], limit: int | None, lines: Lines) -> Iterator[Batch]:
+    """Rows in pieces; the last piece may end with what is wrong with the next line."""
+    rows: list[tuple[int, Item]] = []
+    trickles = isinstance(lines, _Stdin)
+    try:
+        for row in islice(items, limit):
+            rows.append(row)
+            if len(rows) >= _ROWS or (trickles and not lines.ready()):  # type: ignore[attr-defined]
+                yield rows, None
+                rows = []
+    except UsageError as error:
+        yield rows, error
+        return
+    if rows:
+        yield rows, None
+
+
+class _Stdin:
+    """Standard input's lines as they come: `ready` says whether another one can be had without waiting."""
+
+    def __init__(self) -> None:
+        self._descriptor = sys.stdin.fileno()
+        self._held = b""
+        self._at = 0  # what of it has been handed out
+        self._ended = False
+
+    def readline(self, limit: int = -1, /) -> bytes:
+        while (end := self._held.find(b"\n", self._at) + 1) == 0 and not self._ended:
+            if 0 < limit <= len(self._held) - self._at:
+                break
+            piece = os.read(self._descriptor, _READ_BYTES)
+            self._held, self._at = self._held[self._at :] + piece, 0
+            self._ended = not piece
+        end = end or len(self._held)
+        if limit > 0:
+            end = min(end, self._at + limit)
+        line, self._at = self._held[self._at : end], end
+        return line
+
+    def ready(self) -> bool:
+        return self._held.find(b"\n", self._at) >= 0 or bool(select.select([self._descriptor], [], [], 0)[0])
+
+
+class _FileSink:
+    """A body on its way into a file."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._buffer = bytearray(_READ_BYTES)
+        self._filled = 0
+
+    def view(self) -> memoryview:
+        return memoryview(self._buffer)[self._filled :]
+
+    def advance(self, count: int) -> None:
+        self._filled += count
+        if self._filled == len(self._buffer):
+            self.flush()
+
+    async def wait(self) -> None:
+        raise AssertionError("a file always has room, or fails")
+
+    def flush(self) -> None:
+        self._file.write(memoryview(self._buffer)[: self._filled])
+        self._file.flush()
+        self._filled = 0
