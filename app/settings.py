@@ -60,7 +60,7 @@ class Settings(BaseSettings):
         None, ge=1, description="host memory for slabs and landings, shared by all lanes (default: a quarter of memory)"
     )
     device_buffer: Size | None = Field(
-        None, ge=1, description="memory for landings on each GPU (default: 40 %% of what is free)"
+        None, ge=1, description="memory for landings on each GPU (default: 40 % of what is free)"
     )
     read_ahead: Size = Field(256 << 20, ge=0, description="how many bytes of small items are read ahead")
     slab_size: Size = Field(8 << 20, ge=1 << 16, description="the piece in which bytes are received; a power of two")
