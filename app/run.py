@@ -83,7 +83,6 @@ class Run:
         self._placement: InlinePlacement | None = None
         self._given_back: deque[Item] = deque()
         self._charges: Counter[str] = Counter()
-        self._charged_outcomes: list[Outcome] = []
         self._outstanding = 0  # items that lanes have claimed and not reported
         self._gate_open = False
         self._read = False
@@ -150,10 +149,7 @@ class Run:
             if items:
                 self._outstanding += len(items)
                 return items
-            if self._charged_outcomes:
-                outcomes, self._charged_outcomes = self._charged_outcomes, []
-                await self.report(outcomes)
-            elif changes == self._changes:
+            if changes == self._changes:
                 # Items in other lanes may still be given back.
                 if self._read and not self._outstanding:
                     break
@@ -168,20 +164,24 @@ class Run:
                 self._done_bytes += outcome.bytes
             else:
                 self._failed[outcome.error.kind] += 1
-                _LOG.warning("%s failed: %s: %s", outcome.id, outcome.error.kind, outcome.error.message)
+                kind = outcome.error.kind
+                _LOG.warning("%s failed: %s: %s", outcome.id, kind, outcome.error.message, extra={"kind": kind})
         self._outstanding -= len(outcomes)
         if not self._outstanding:
             self._change()
 
-    def give_back(self, items: Sequence[Item], charged: str | None) -> None:
+    async def give_back(self, items: Sequence[Item], charged: str | None) -> None:
+        given_up: list[Outcome] = []
         for item in items:
             self._charges[item.id] += item.id == charged
             if item.id == charged and self._charges[item.id] >= CRASH_ATTEMPTS:
-                self._charged_outcomes.append(_lost_devices(item, self._charges[item.id]))
+                given_up.append(_lost_devices(item, self._charges[item.id]))
             else:
                 self._given_back.append(item)
                 self._outstanding -= 1
         self._change()
+        if given_up:
+            await self.report(given_up)
 
     def added(self, rows: int) -> None:  # noqa: ARG002
         self._change()

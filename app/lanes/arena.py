@@ -22,13 +22,13 @@ _LEAST_BYTES = 64 << 10
 _REFERENCES = 2  # of a Memory's map that nobody else holds: the attribute's, and the argument's of getrefcount
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Memory:
     """Address space whose pages come to be when they are touched."""
 
     capacity: int  # bytes
     touched: int = 0  # bytes at its start that have been handed out so far
-    pinned: bool = False  # registered with CUDA
+    pinned: int = 0  # bytes at its start that are registered with CUDA
     map: mmap.mmap = field(init=False)
 
     def __post_init__(self) -> None:
@@ -65,6 +65,9 @@ class _Waiter:
     granted: asyncio.Future[Slab] = field(compare=False)
     allowed: Callable[[], bool] = field(compare=False)
 
+    def goes_before(self, rank: tuple[int, int]) -> bool:
+        return self.rank < rank and not self.granted.done() and self.allowed()
+
 
 class Slabs:
     """The lane's slabs: a hard bound on what is received and not yet consumed.
@@ -87,7 +90,7 @@ class Slabs:
 
     def acquire_nowait(self, rank: tuple[int, int], allowed: Callable[[], bool]) -> Slab | None:
         """A slab for that window, or None where it must wait for one."""
-        if not allowed() or any(waiter.rank < rank and waiter.allowed() for waiter in self._waiters):
+        if not allowed() or any(waiter.goes_before(rank) for waiter in self._waiters):
             return None
         return self._take()
 
@@ -106,6 +109,7 @@ class Slabs:
             elif waiter in self._waiters:
                 self._waiters.remove(waiter)
                 heapq.heapify(self._waiters)
+                self.review()
             raise
 
     def release(self, slab: Slab) -> None:
@@ -167,7 +171,8 @@ class HostLandings:
 
     def open_ended(self) -> Memory:
         """Address space for an item of unknown length; `grow` it as its bytes arrive."""
-        return Memory(max(self.budget, _LEAST_BYTES))
+        capacity = max(self.budget, _LEAST_BYTES)
+        return self._pop(capacity) if capacity in self._free else Memory(capacity)
 
     def grow(self, memory: Memory, length: int) -> bool:
         """Count so many bytes at its start as touched; False while there is no room for that."""

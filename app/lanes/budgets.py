@@ -67,12 +67,29 @@ def plan_lane(settings: Settings, loaded: Loaded, device: str, lanes: int, machi
 
 
 def machine_bytes(root: Path = Path("/")) -> int:
-    """The memory that this machine, or the cgroup this process is in, allows."""
+    """The memory that this machine, or any cgroup this process is in, allows."""
     lines = (root / "proc/meminfo").read_text().splitlines()
     limits = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemTotal:")]
-    for name in ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"):
+    for file in _limit_files(root):
         try:
-            limits.append(int((root / name).read_text()))
+            limits.append(int(file.read_text()))
         except (OSError, ValueError):
             continue  # not there, or "max"
     return min(limits)
+
+
+def _limit_files(root: Path) -> list[Path]:
+    """Where limits may stand: of this process's cgroup and those above it, version 2 and 1 (cgroups(7))."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        lines = []
+    files = []
+    for line in ["0::/", "0:memory:/", *lines]:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        mount, name = ("memory", "memory.limit_in_bytes") if controllers else ("", "memory.max")
+        inside = Path(path.lstrip("/"))
+        files += [root / "sys/fs/cgroup" / mount / folder / name for folder in (inside, *inside.parents)]
+    return files

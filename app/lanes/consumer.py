@@ -38,7 +38,16 @@ class Landed:
 
 
 Event = Window | Called | Landed | None  # None: the end, put once
-Subject = tuple[OpenItem, Window | None]  # what a step of a call is about, and the window it consumes
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a step of a call is about."""
+
+    opened: OpenItem
+    start: int  # as `Work.start`
+    window: Window | None = None  # which the step consumes
+    ends: bool = False  # its result is the item's
 
 
 class Consumer:
@@ -66,6 +75,7 @@ class Consumer:
     def feed_from(self, intake: Intake) -> None:
         """Bind the receiving half. The queue holds every window there can be, so putting one never waits."""
         self._intake = intake
+        intake.freed = self._wake_soon
         plan = intake.plan
         windows = plan.slabs + plan.landing_bytes // plan.window_bytes + 2 * MOST_OPEN
         self.queue = asyncio.Queue(windows + plan.slabs + 4)
@@ -76,7 +86,7 @@ class Consumer:
     @property
     def on_device(self) -> OpenItem | None:
         """The item that the device is at, or the first of several."""
-        return self._subjects[0][0] if self._subjects else None
+        return self._subjects[0].opened if self._subjects else None
 
     @property
     def calling(self) -> bool:
@@ -85,6 +95,11 @@ class Consumer:
     def wake(self) -> None:
         """Call the device if there is something for it; for whoever opens the device or frees memory."""
         self._call_device()
+
+    def _wake_soon(self) -> None:
+        """Room on the GPU may be what the next whole item waits for, and no event comes where a reader freed it."""
+        if self._whole and not self._calling:
+            asyncio.get_running_loop().call_soon(self._call_device)
 
     async def run(self) -> None:
         """Consume until the end."""
@@ -155,20 +170,21 @@ class Consumer:
         subjects, self._subjects = self._subjects, []
         error = call.exception()
         if error is not None:
-            for _, window in subjects:
-                self._release(window)
+            for subject in subjects:
+                self._release(subject.window)
             if not isinstance(error, DeviceLost):
                 raise error
             self._lost(error)
             return
-        for (opened, window), result in zip(subjects, call.result(), strict=True):
-            self._take_result(opened, window, result)
+        for subject, result in zip(subjects, call.result(), strict=True):
+            self._take_result(subject, result)
 
-    def _take_result(self, opened: OpenItem, window: Window | None, result: Done | Failed) -> None:
+    def _take_result(self, subject: Subject, result: Done | Failed) -> None:
+        opened, window = subject.opened, subject.window
         self.busy_s += result.ended_at_s - result.began_at_s
         self._release(window)
         # What was handed over before the item started over, or ended, does not count.
-        if opened.state is State.ENDED or (window is not None and window.start != opened.starts):
+        if opened.state in (State.ENDED, State.RESTARTING) or subject.start != opened.starts:
             return
         opened.process.add(result.began_at_s, result.ended_at_s)
         if isinstance(result, Failed):
@@ -176,7 +192,7 @@ class Consumer:
         elif window is not None:
             opened.consumed_bytes += window.length
             self._intake.slabs.review()
-        elif opened.state is State.ON_DEVICE:
+        elif subject.ends:
             self._end(opened, result.value)
 
     def _take_failure(self, opened: OpenItem, failure: Failure) -> None:
@@ -219,12 +235,12 @@ class Consumer:
             size += opened.size or 0
             if steps and size > self._intake.plan.window_bytes:
                 break
-            if opened.memory is not None and not self._intake.fits_device(opened):
+            if not self._intake.take_device_room(opened):
                 break
             self._whole.popleft()
             opened.to(State.ON_DEVICE)
             steps.append(_process(opened))
-            subjects.append((opened, None))
+            subjects.append(Subject(opened, opened.starts, ends=True))
         return steps, subjects
 
     def _stream_steps(self) -> tuple[list[Step], list[Subject]]:
@@ -240,7 +256,7 @@ class Consumer:
             if not opened.begun:
                 opened.begun = True
                 steps.append(Begin(opened.item))
-                subjects.append((opened, None))
+                subjects.append(Subject(opened, opened.starts))
             while windows > 0 and (window := opened.windows.pop(opened.handed_bytes, None)) is not None:
                 opened.handed_bytes += window.length
                 if window.slab is None:
@@ -248,12 +264,12 @@ class Consumer:
                 windows -= 1
                 view = window.slab.view[: window.length]
                 steps.append(Update(opened.item, view, window.offset, window.slab.memory))
-                subjects.append((opened, window))
+                subjects.append(Subject(opened, opened.starts, window))
             if opened.state is not State.WHOLE or opened.handed_bytes != opened.size:
                 break
             opened.to(State.ON_DEVICE)
             steps.append(Finish(opened.item))
-            subjects.append((opened, None))
+            subjects.append(Subject(opened, opened.starts, ends=True))
             self._stream = None
         return steps, subjects
 

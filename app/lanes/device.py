@@ -5,20 +5,25 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
+import logging
 import re
 import time
 import traceback
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from app.errors import ItemError, Kind, LaneError, UsageError
-from app.items import Failure, Item
+from app.items import Failure, Item, format_size
 from app.lanes.arena import Memory
 from app.processors import DeviceInfo, Loaded
 from app.results import Array
+
+_LOG = logging.getLogger("gpufeed.device")
 
 # CUDA errors after which nothing works in this process any more (driver API numbers; CUDA Toolkit, "Error Handling").
 POISON = frozenset({214, 220, 226, 700, 702, 710, *range(714, 720), 721, 810, 911})
@@ -39,7 +44,7 @@ _LONGEST_TRACEBACK = 16_000  # characters, of its end
 @dataclass(frozen=True, slots=True)
 class Process:
     item: Item
-    blob: Any  # the landing: [n] uint8 on the device, or a memoryview of n bytes of host memory
+    blob: Any  # the landing: [n] uint8 on the device (None: n = 0), or a memoryview of n bytes of host memory
     memory: Memory | None  # the host memory that it is, or is a view of
 
 
@@ -184,41 +189,48 @@ class Device:
                     torch.cuda.set_device(self._torch_device)
                     self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
                     torch.cuda.set_stream(self._stream)
-                torch.inference_mode().__enter__()  # for the life of this thread, whose own it is
-            self._processor = self._loaded.build()
-            self._processor.open(DeviceInfo(self.name, self._torch_device if self.is_cuda else None))
+            with self._inference():
+                self._processor = self._loaded.build()
+                self._processor.open(DeviceInfo(self.name, self._torch_device if self.is_cuda else None))
         except UsageError:
             raise
-        except Exception as error:
+        except BaseException as error:  # SystemExit would end the event loop
             raise UsageError(
                 f"processor {self._loaded.spec!r} cannot be opened on {self.name}: {type(error).__name__}: {error}"
             ) from error
 
+    def _inference(self) -> AbstractContextManager[Any]:
+        return self._torch.inference_mode() if self._torch is not None else nullcontext()
+
     def _close(self) -> None:
         if self._processor is not None and self._lost is None:
-            self._processor.close()
+            try:
+                with self._inference():
+                    self._processor.close()
+            except BaseException as error:  # its items have their outcomes already
+                said = f"{type(error).__name__}: {error}"
+                _LOG.warning("processor %r could not be closed on %s: %s", self._loaded.spec, self.name, said)
         self._processor = None
 
     def _run(self, steps: list[Step]) -> list[Done | Failed]:
         results: list[Done | Failed] = []
-        failed: dict[str, Failed] = {}
+        failed: dict[str, Failure] = {}
         steps.reverse()
         while steps:
             step = steps.pop()
-            item_id = step.item.id
+            item_id, began_at_s = step.item.id, self._clock()
             if item_id in failed:
-                results.append(failed[item_id])
+                results.append(Failed(failed[item_id], began_at_s, began_at_s))
                 continue
             if self._lost is not None:
                 raise DeviceLost(self.name, self._lost, None)
-            began_at_s = self._clock()
             outcome = self._attempt(step)
             if isinstance(outcome, Failure) and outcome.kind is Kind.OUT_OF_MEMORY and isinstance(step, Process):
                 self._collect()
                 outcome = self._attempt(step)
             if isinstance(outcome, Failure):
-                failed[item_id] = Failed(outcome, began_at_s, self._clock())
-                results.append(failed[item_id])
+                failed[item_id] = outcome
+                results.append(Failed(outcome, began_at_s, self._clock()))
             else:
                 results.append(Done(outcome, began_at_s, self._clock()))
         return results
@@ -226,16 +238,27 @@ class Device:
     def _attempt(self, step: Step) -> Any:
         """The step's value, or a Failure. No exception object leaves: its frames would keep tensors alive."""
         try:
-            value = copy_out(self._step(step))
+            with self._inference():
+                value = copy_out(self._step(step))
             if self._stream is not None:
                 self._stream.synchronize()
             return value
         except BaseException as error:
             failure = _failure(error)
-            if self.is_cuda and poisons(error):
-                self._lost = failure.message
-                raise DeviceLost(self.name, failure.message, step.item.id) from None
+            lost = failure.message if self.is_cuda and poisons(error) else self._settle()
+            if lost is not None:
+                self._lost = lost
+                raise DeviceLost(self.name, lost, step.item.id) from None
             return failure
+
+    def _settle(self) -> str | None:
+        """Wait for the kernels of a failed step, which may still use its landing; why the device is lost, if it is."""
+        if self._stream is not None:
+            try:
+                self._stream.synchronize()
+            except Exception as error:
+                return _failure(error).message
+        return None
 
     def _step(self, step: Step) -> Any:
         match step:
@@ -249,12 +272,12 @@ class Device:
                 return self._processor.finish(step.item)
 
     def _tensor(self, blob: Any, memory: Memory | None) -> Any:
-        if memory is None or not self.uses_torch:
+        if blob is not None and (memory is None or not self.uses_torch):
             return blob
-        if not len(blob):
+        if blob is None or not len(blob):
             return self._torch.empty(0, dtype=self._torch.uint8, device=self._torch_device if self.lands_here else None)
         tensor = self._torch.frombuffer(blob, dtype=self._torch.uint8)  # [n] uint8 host
-        if self.is_cuda:
+        if self.is_cuda and memory is not None:
             self._pin(memory)
         return tensor.to(self._torch_device, non_blocking=True) if self.lands_here else tensor
 
@@ -266,10 +289,18 @@ class Device:
     # On the copy thread (and `_pin` on either: CUDA's own calls may be made from any thread):
 
     def _pin(self, memory: Memory) -> None:
-        if not memory.pinned:
-            address = ctypes.addressof(ctypes.c_char.from_buffer(memory.map))
-            self._torch.cuda.check_error(self._torch.cuda.cudart().cudaHostRegister(address, memory.capacity, 0))
-            memory.pinned = True
+        """Register its touched bytes, and no more: registering makes pages of what it covers."""
+        if memory.pinned >= memory.touched:
+            return
+        address = ctypes.addressof(ctypes.c_char.from_buffer(memory.map))
+        cudart = self._torch.cuda.cudart()
+        if memory.pinned:
+            self._torch.cuda.check_error(cudart.cudaHostUnregister(address))
+        else:
+            # Unmapped while registered, its pages would stay, and its addresses could not be registered again.
+            weakref.finalize(memory, cudart.cudaHostUnregister, address).atexit = False
+        self._torch.cuda.check_error(cudart.cudaHostRegister(address, memory.touched, 0))
+        memory.pinned = memory.touched
 
     def _copying(self) -> Any:
         if self._copy_stream is None:
@@ -365,7 +396,7 @@ def _array_of_tensor(tensor: Any) -> Any:
     dtype = str(tensor.dtype).removeprefix("torch.")
     if dtype not in _DTYPES:
         raise TypeError(f"a tensor of {tensor.dtype} cannot be kept in a result")
-    host = tensor.detach().to("cpu").contiguous()  # its shape and dtype, cpu
+    host = tensor.detach().to("cpu").resolve_neg().contiguous()  # its shape and dtype, cpu
     data = ctypes.string_at(host.data_ptr(), host.nbytes) if host.nbytes else b""
     return Array(_DTYPES[dtype], tuple(host.shape), data)
 
@@ -404,3 +435,11 @@ def find_devices(spec: str, dev: Path = Path("/dev")) -> tuple[str, ...]:
     if len(set(names)) < len(names):
         raise UsageError(f"--devices {spec!r} names a device twice")
     return names
+
+
+def describe_gpu(name: str) -> str:
+    """The model of a GPU and all its memory, for people."""
+    import torch
+
+    properties = torch.cuda.get_device_properties(torch.device(name))
+    return f"{properties.name}, {format_size(properties.total_memory)}"

@@ -33,11 +33,12 @@ class Intake:
         self.plan = plan
         self.slabs = Slabs(plan.slabs, plan.window_bytes)
         self.landings = HostLandings(plan.landing_bytes)
-        self.device_bytes = plan.device_bytes or 0  # set by the lane when the device is open
+        self.device_bytes = plan.device_bytes  # for landings on the GPU; None until the device has said what is free
         self.items: list[OpenItem] = []
         self.room = asyncio.Event()  # there may be room to open another item
         self.received_bytes = 0  # of items that have left
         self.held_back = False  # too many outcomes wait to be reported
+        self.freed: Callable[[], None] = _nothing  # told whenever a landing has been given back
         self._source = source
         self._attempts = attempts
         self._arrived = arrived
@@ -180,6 +181,8 @@ class Intake:
         elif work.sink is None:
             work.stop = opened.accept(answer, work)
             self._parts_changed.set()
+        elif not answer.ranges and work.stop != opened.size:
+            raise StartOver(f"{opened.item.id}: its server sends whole bodies now", whole=True, kind=Kind.RANGE)
         if work.sink is not None:
             return work.sink
         return self._sink(opened, answer.start, work.stop)
@@ -187,6 +190,7 @@ class Intake:
     def complete(self, work: Work) -> None:
         if work.opened is self._growing:
             self._growing = None
+            self._check_fits(work.opened)
             self.admit()
 
     def fail(self, work: Work, error: ItemError | TryAgain) -> None:
@@ -216,9 +220,28 @@ class Intake:
         elif opened.state is State.RESTARTING:
             self._restart_if_free(opened, whole=False)
 
-    def fits_device(self, opened: OpenItem) -> bool:
-        """Whether an item that grew on the host has room on the GPU now."""
-        return not self.plan.lands_here or self._device_used + (opened.size or 0) <= self.device_bytes
+    def learn_device_bytes(self, device_bytes: int) -> None:
+        """The device has said what is free: items that waited for that are let in, or fail."""
+        self.device_bytes = device_bytes
+        for opened in list(self.items):
+            try:
+                self._check_fits(opened)
+            except ItemError as error:
+                self.fail_item(opened, Failure(error.kind, error.message))
+        self.admit()
+
+    def take_device_room(self, opened: OpenItem) -> bool:
+        """Reserve room on the GPU, where there is some, for an item that grew on the host and is to be processed."""
+        if self.plan.lands_here and opened.landing is None:
+            opened.landing = self._device_landing(opened.size or 0)
+            return opened.landing is not None
+        return True
+
+    def _device_landing(self, length: int) -> Landing | None:
+        if self.device_bytes is None or self._device_used + length > self.device_bytes:
+            return None
+        self._device_used += length
+        return Landing(length)
 
     def _sink(self, opened: OpenItem, start: int, stop: int | None) -> PartSink:
         if self.plan.streams or opened.landing is not None:
@@ -243,15 +266,15 @@ class Intake:
             if older.state is State.WAITING or (opened.lengthless and not older.holds_landing):
                 return False
         if opened.lengthless:
+            receiving = [other for other in self.items if other.state is State.RECEIVING]
+            if receiving and self.plan.connections == 1:
+                return False  # it might wait for their memory, with nobody left to receive them
             opened.memory, self._growing = self.landings.open_ended(), opened
             return True
         length = opened.size or 0
         if self.plan.lands_here:
-            if self._device_used + length > self.device_bytes:
-                return False
-            self._device_used += length
-            opened.landing = Landing(length)
-            return True
+            opened.landing = self._device_landing(length)
+            return opened.landing is not None
         opened.memory = self.landings.reserve(length)
         return opened.memory is not None
 
@@ -285,6 +308,7 @@ class Intake:
             self._growing = None
         self._memory_freed.set()
         self.admit()
+        self.freed()
         return True
 
     async def _wait_for_room(self, opened: OpenItem, room_bytes: int) -> None:
@@ -292,23 +316,24 @@ class Intake:
 
         Raises: ItemError where there is none that could.
         """
-        if not any(other.holds_landing for other in self.items if other is not opened):
-            raise self._too_large(f"an item of unknown length, at {room_bytes} bytes", self.plan.landing_bytes)
+        assert opened.memory is not None
+        if self.landings.used <= opened.memory.touched:
+            what = f"{opened.item.id}: it is of unknown length, and its first {room_bytes} bytes"
+            raise self._too_large(what, self.plan.landing_bytes, on_device=False)
         self._memory_freed.clear()
         await self._memory_freed.wait()
 
     def _check_fits(self, opened: OpenItem) -> None:
         if self.plan.streams or opened.size is None:
             return
-        budget = self.device_bytes if self.plan.lands_here else self.plan.landing_bytes
-        if opened.size > budget:
-            raise self._too_large(f"{opened.item.id}: its {opened.size} bytes", budget)
+        on_device = self.plan.lands_here
+        budget = self.device_bytes if on_device else self.plan.landing_bytes
+        if budget is not None and opened.size > budget:
+            raise self._too_large(f"{opened.item.id}: its {opened.size} bytes", budget, on_device=on_device)
 
-    def _too_large(self, what: str, budget: int) -> ItemError:
-        if self.plan.lands_here and budget == self.device_bytes:
-            setting, now = "--device-buffer", format_binary(self.device_bytes)
-        else:
-            setting, now = "--host-buffer", self.plan.host_setting
+    def _too_large(self, what: str, budget: int, *, on_device: bool) -> ItemError:
+        setting = "--device-buffer" if on_device else "--host-buffer"
+        now = format_binary(budget) if on_device else self.plan.host_setting
         return ItemError(
             Kind.TOO_LARGE, f"{what} do not fit in a landing of at most {budget} bytes; raise {setting} (now {now})"
         )
@@ -324,6 +349,7 @@ class Intake:
     def _seen(self, size: int) -> None:
         count, total = self._sizes
         self._sizes = (count + 1, total + size)
+        self.room.set()
 
     def _hand_out(self, opened: OpenItem) -> Work:
         task = asyncio.current_task()
@@ -347,6 +373,9 @@ class Intake:
                 self._with_parts.sort(key=lambda other: other.order)
             self.admit()
             self._parts_changed.set()
+
+
+def _nothing() -> None: ...
 
 
 def _origin(url: str) -> str:

@@ -34,12 +34,12 @@ class Feed(Protocol):
     """What a lane asks of whoever it works for: the one seam that lets it live anywhere."""
 
     async def claim(self, limit: int) -> Sequence[Item]:
-        """Up to so many items; waits for one. Empty: there will be no more."""
+        """Up to so many items; waits for one. Empty: there will be no more. Cancelled, it has claimed none."""
 
     async def report(self, outcomes: Sequence[Outcome]) -> None:
         """Take outcomes, whose artifacts are on disk; returns when they are durable."""
 
-    def give_back(self, items: Sequence[Item], charged: str | None) -> None:
+    async def give_back(self, items: Sequence[Item], charged: str | None) -> None:
         """Take items back that have no outcome. The one with the charged id was on the device when it was lost."""
 
 
@@ -94,6 +94,7 @@ class Lane:
         self._ended = False
         self._lost: DeviceLost | None = None
         self._given_back: list[Item] = []
+        self._claiming: asyncio.Task[None] | None = None
         self._done = self._failed = 0
         self._opened_at_s: float | None = None
         self._ended_at_s: float | None = None
@@ -108,7 +109,7 @@ class Lane:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._open_device())
-                group.create_task(self._claim())
+                self._claiming = group.create_task(self._claim())
                 group.create_task(self._consumer.run())
                 group.create_task(self._report())
                 for _ in range(self._plan.connections):
@@ -117,7 +118,7 @@ class Lane:
             self._ended_at_s = self._clock()
             self._writer.shutdown(wait=False)
         if self._lost is not None:
-            self._feed.give_back(self._given_back, self._lost.item_id)
+            await self._feed.give_back(self._given_back, self._lost.item_id)
             raise self._lost
 
     async def close(self) -> None:
@@ -125,10 +126,12 @@ class Lane:
         await self._device.close()
 
     def stop(self) -> None:
-        """Take no more items and drop those that are not on the device; what is there is finished and reported."""
-        self._stopping = True
+        """Take no more items and drop those that are not on the device; what is there is finished and reported.
+
+        A stream counts as there when its download is whole and the processor has begun it.
+        """
+        self._stop_claiming()
         self._drop_items()
-        self._intake.room.set()
 
     def snapshot(self) -> LaneSnapshot:
         items, consumer = self._intake.items, self._consumer
@@ -165,8 +168,7 @@ class Lane:
     async def _open_device(self) -> None:
         await self._device.open()
         if self._plan.lands_here and self._plan.device_bytes is None:
-            self._intake.device_bytes = int(await self._device.free_bytes() * DEVICE_SHARE)
-            self._intake.admit()
+            self._intake.learn_device_bytes(int(await self._device.free_bytes() * DEVICE_SHARE))
         self._opened_at_s = self._clock()
         self._consumer.is_open = True
         self._consumer.wake()
@@ -180,9 +182,6 @@ class Lane:
                 continue
             items = await self._feed.claim(wanted)
             if not items:
-                break
-            if self._stopping or self._lost is not None:
-                self._given_back.extend(items)
                 break
             for item in items:
                 self._intake.open(item)
@@ -221,13 +220,18 @@ class Lane:
         if self._lost is None:
             self._lost = error
             self._consumer.is_open = False
-            self._stopping = True
+            self._stop_claiming()
             self._drop_items()
-            self._intake.room.set()
+
+    def _stop_claiming(self) -> None:
+        self._stopping = True
+        if self._claiming is not None:
+            self._claiming.cancel()  # it may wait for items that only this lane could give back
 
     def _drop_items(self) -> None:
         for opened in list(self._intake.items):
-            if opened.state is not State.ON_DEVICE or self._lost is not None:
+            there = opened.state is State.ON_DEVICE or (opened.state is State.WHOLE and opened.begun)
+            if not there or self._lost is not None:
                 self._given_back.append(opened.item)
                 self._consumer.drop(opened)
                 self._intake.end(opened)

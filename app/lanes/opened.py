@@ -162,6 +162,10 @@ class OpenItem:
             raise StartOver(f"{self.item.id}: the item changed while it was fetched: {reason}")
         if self.version is None:
             self.version = answer.version
+        if self.size is None and total is None and answer.ranges:
+            raise StartOver(f"{self.item.id}: its server sends ranges of an unknown total", whole=True, kind=Kind.RANGE)
+        if self.lengthless and total is not None:  # its landing was reserved as one that grows
+            raise StartOver(f"{self.item.id}: its server says a length now, and said none before")
         self._answered = True
         if self.size is None:
             self.size = total

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from app.errors import ItemError
+from app.errors import ItemError, Kind
 from app.items import Part
 from app.lanes.opened import Work
 from app.lanes.sinks import PartSink
@@ -61,23 +61,27 @@ async def read_parts(lane: Parts, attempts: int, uniform: Callable[[], float]) -
 
 async def _read(lane: Parts, work: Work, attempts: int, uniform: Callable[[], float]) -> None:
     patience, source = Patience(attempts), lane.source(work)
-    while True:
+    finished = False
+    while not finished:
         began_at_s = time.monotonic()
         try:
             finished = await _ask_and_receive(lane, work, source)
         except TryAgain as error:
-            failures = patience.failed(_position(work)) if error.charged else 0
-            if failures is None:
-                lane.fail(work, error)
-                return
-            if error.charged:
+            finished = _has_all(work)  # what broke after the last byte breaks nothing
+            if not finished and not error.charged:
+                await _memory(work)
+            elif not finished:
+                failures = patience.failed(_position(work))
+                if failures is None:
+                    lane.fail(work, error)
+                    return
                 work.opened.tries += 1
                 await asyncio.sleep(wait_s(failures, uniform, error.after_s))
-            continue
         finally:
             work.opened.receive.add(began_at_s, time.monotonic())
-        if finished:
-            return
+    if work.sink is not None:
+        work.sink.end()
+        lane.complete(work)
 
 
 async def _ask_and_receive(lane: Parts, work: Work, source: Source) -> bool:
@@ -93,11 +97,22 @@ async def _ask_and_receive(lane: Parts, work: Work, source: Source) -> bool:
         return True
     work.sink = sink
     await reply.receive(sink)
-    if work.stop is not None and sink.position < work.stop:
-        return False
-    sink.end()
-    lane.complete(work)
-    return True
+    if work.stop is None or _has_all(work):
+        return True
+    if reply.answer.length is None:
+        raise TryAgain(Kind.TRUNCATED, f"{work.opened.item.id}: the body ended at byte {sink.position} of {work.stop}")
+    return False
+
+
+async def _memory(work: Work) -> None:
+    """Wait until there is memory for the part's next byte: a connection that was dropped for want of it would only
+    be dropped again."""
+    if work.sink is not None and work.sink.view() is None:
+        await work.sink.wait()
+
+
+def _has_all(work: Work) -> bool:
+    return work.sink is not None and work.stop is not None and work.sink.position >= work.stop
 
 
 def _missing(work: Work) -> Part | None:

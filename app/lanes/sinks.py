@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from app.errors import ItemError, Kind
 from app.lanes.arena import HostLandings, Memory, Slab, Slabs
 from app.lanes.opened import OpenItem, Window
-from app.sources.receive import Sink
+from app.sources.sink import Sink
 
 Arrived = Callable[[Window], None]
 
@@ -18,10 +19,14 @@ class PartSink(Sink, Protocol):
     position: int  # the item's byte that comes next
 
     def end(self) -> None:
-        """The body has ended: what is left in a window that is not full has arrived."""
+        """The part has ended well: its last window has arrived, which no earlier moment knows."""
 
     def give_up(self) -> None:
         """Give back what was taken and has not arrived."""
+
+
+def longer(opened: OpenItem, stop: int) -> ItemError:
+    return ItemError(Kind.INTEGRITY, f"{opened.item.id}: its source sends more than the {stop} bytes it should")
 
 
 class LandingSink:
@@ -44,12 +49,12 @@ class LandingSink:
         return self._memory[self.position : self._window_stop] if self.position < self._stop else None
 
     async def wait(self) -> None:
-        raise AssertionError("a landing that has been reserved has room for its part")
+        raise longer(self._opened, self._stop)
 
     def advance(self, count: int) -> None:
         self.position += count
         self._opened.received_bytes += count
-        if self.position == self._window_stop:
+        if self.position == self._window_stop < self._stop:
             self._emit()
 
     def end(self) -> None:
@@ -141,9 +146,9 @@ class SlabSink:
         self._window = start
 
     def view(self) -> memoryview | None:
+        if self._stop is not None and self.position >= self._stop:
+            return None
         if self._slab is None:
-            if self._stop is not None and self.position >= self._stop:
-                return None
             self._slab = self._slabs.acquire_nowait(self._rank, self._may)
             if self._slab is None:
                 return None
@@ -151,13 +156,15 @@ class SlabSink:
         return self._slab.view[self.position - self._window : stop]
 
     async def wait(self) -> None:
+        if self._stop is not None and self.position >= self._stop:
+            raise longer(self._opened, self._stop)
         if self._slab is None:
             self._slab = await self._slabs.acquire(self._rank, self._may)
 
     def advance(self, count: int) -> None:
         self.position += count
         self._opened.received_bytes += count
-        if self.position - self._window == self._slabs.slab_size or self.position == self._stop:
+        if self.position - self._window == self._slabs.slab_size and self.position != self._stop:
             self._emit()
 
     def end(self) -> None:
@@ -180,6 +187,9 @@ class SlabSink:
 
     def _emit(self) -> None:
         slab, self._slab = self._slab, None
+        if slab is not None and self.position == self._window:
+            self._slabs.release(slab)  # a body of unknown length ended where a window does
+            slab = None
         window = Window(self._opened, self._start, self._window, self.position - self._window, slab)
         self._window = self.position
         self._arrived(window)

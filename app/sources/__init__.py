@@ -7,7 +7,7 @@ from typing import Protocol
 
 from app.errors import Kind
 from app.items import Item, Part
-from app.sources.receive import Sink
+from app.sources.sink import Sink
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import aiofiles
 
 from app.errors import ItemError, Kind
 from app.items import Item, Part, file_path
 from app.sources import Answer, Reply, StartOver, TryAgain, Version
-from app.sources.receive import Sink
+from app.sources.sink import Sink
 
 _FEWEST_AT_ONCE = 4
+_T = TypeVar("_T")
 
 
 def file_version(status: os.stat_result) -> Version:
@@ -77,11 +79,15 @@ class FileSource:
             # Opening a FIFO would wait for its other end: look before.
             if not stat.S_ISREG((await loop.run_in_executor(self._executor, os.stat, path)).st_mode):
                 raise ItemError(Kind.UNSUPPORTED, f"{path}: not a regular file")
-            file = await aiofiles.open(path, "rb", buffering=0, loop=loop, executor=self._executor)
-        except FileNotFoundError as error:
+            file = await _to_its_end(
+                aiofiles.open(path, "rb", buffering=0, loop=loop, executor=self._executor), undo=_close
+            )
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise ItemError(Kind.NOT_FOUND, f"{path}: no such file") from error
         except PermissionError as error:
             raise ItemError(Kind.FORBIDDEN, f"{path}: no permission to read it") from error
+        except ValueError as error:  # a NUL in the path
+            raise ItemError(Kind.UNSUPPORTED, f"{path}: {error}") from error
         except OSError as error:
             raise TryAgain(Kind.CONNECT, f"{path}: {error}") from error
         try:
@@ -103,11 +109,22 @@ async def _stat(file: Any) -> os.stat_result:
     return await asyncio.get_running_loop().run_in_executor(file._executor, os.fstat, file.fileno())
 
 
-async def _to_its_end(call: Any) -> Any:
-    """Await a call on a thread; when cancelled, wait for the thread, which may be writing into a slab, then go on."""
+async def _close(file: Any) -> None:
+    await file.close()
+
+
+async def _to_its_end(call: Awaitable[_T], undo: Callable[[_T], Awaitable[None]] | None = None) -> _T:
+    """Await a call on a thread. When cancelled, wait for the thread all the same, which may be writing into a slab,
+    and undo what it did, then go on."""
     task = asyncio.ensure_future(call)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        await asyncio.wait([task])
+        while not task.done():
+            try:
+                await asyncio.wait([task])
+            except asyncio.CancelledError:
+                pass  # once more: the thread is no sooner done for it, and the first one goes on below
+        if task.exception() is None and undo is not None:
+            await undo(task.result())
         raise

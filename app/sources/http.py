@@ -18,18 +18,23 @@ from yarl import URL
 from app.errors import ItemError, Kind, UsageError
 from app.items import Item, Part
 from app.sources import Answer, Reply, StartOver, TryAgain, Version
-from app.sources.receive import DroppedWhilePaused, Sink, Stalled, Truncated, abort, receive
+from app.sources.receive import abort, receive
 from app.sources.retry import RETRIED_STATUSES, retry_after_s
+from app.sources.sink import DroppedWhilePaused, Sink, Stalled, Truncated
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MOST_REDIRECTS = 10
-_CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
+# No number is longer than 18 digits: that is an exabyte, and Python refuses to read thousands of them.
+_CONTENT_RANGE = re.compile(r"bytes (?:([0-9]{1,18})-([0-9]{1,18})|\*)/([0-9]{1,18}|\*)", re.IGNORECASE)
+_NUMBER = re.compile(r"\s*[0-9]{1,18}\s*")
+_OURS = frozenset({"accept-encoding", "range", "if-range"})  # headers that no item can set
 _GIVEN_UP = {401: Kind.FORBIDDEN, 403: Kind.FORBIDDEN, 404: Kind.NOT_FOUND, 410: Kind.NOT_FOUND}
 
 
 def request_headers(item: Item, part: Part | None, known: Version | None) -> dict[str, str]:
     """Headers to ask for a part (None: the whole body), pinned to the version that is known."""
-    headers = {"Accept-Encoding": "identity", **item.headers}
+    headers = {name: value for name, value in item.headers.items() if name.lower() not in _OURS}
+    headers["Accept-Encoding"] = "identity"
     if part is not None:
         headers["Range"] = f"bytes={part.start}-{part.stop - 1}"
         if known is not None and known.strong is not None:
@@ -116,7 +121,7 @@ def _version(headers: Mapping[str, str], total: int | None) -> Version:
 
 
 def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.strip().isdigit() else None
+    return int(text) if text is not None and _NUMBER.fullmatch(text) else None
 
 
 def redirected(url: URL, location: str | None, headers: Mapping[str, str], item: Item) -> tuple[URL, dict[str, str]]:
@@ -128,19 +133,23 @@ def redirected(url: URL, location: str | None, headers: Mapping[str, str], item:
         raise ItemError(Kind.REDIRECT, "a redirect without Location")
     try:
         there = url.join(URL(location, encoded=True))
+        crossed = there.scheme in ("http", "https") and there.origin() != url.origin()
     except ValueError:
-        raise ItemError(Kind.REDIRECT, f"a redirect to {location!r}, which is no URL") from None
+        raise ItemError(Kind.REDIRECT, f"a redirect to {shown(location)!r}, which is no URL") from None
     if there.scheme not in ("http", "https") or (url.scheme == "https" and there.scheme == "http"):
         raise ItemError(Kind.REDIRECT, f"a redirect from {url.scheme} to {there.scheme} is not followed")
-    if there.origin() == url.origin():
+    if not crossed:
         return there, dict(headers)
-    own = {name.lower() for name in item.headers}
+    own = {name.lower() for name in item.headers} - _OURS
     return there, {name: value for name, value in headers.items() if name.lower() not in own}
 
 
 def shown(url: str) -> str:
     """A URL fit for messages: without credentials, and without the values of its query, which may be a signature."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "a URL that cannot be read"
     netloc = parts.netloc.rpartition("@")[2]
     query = re.sub(r"=[^&]*", "=…", parts.query)
     return urlunsplit((parts.scheme, netloc, parts.path, query, ""))
@@ -157,6 +166,9 @@ class HttpReply:
     swap: bool
 
     async def receive(self, sink: Sink) -> None:
+        if self.answer.length == 0:
+            self.response.release()  # a body that comes all the same, as with a 416, is not the item's
+            return
         try:
             await receive(self.response, sink, self.answer.length, stall_timeout_s=self.stall_timeout_s, swap=self.swap)
         except DroppedWhilePaused as error:
@@ -165,8 +177,6 @@ class HttpReply:
             raise TryAgain(Kind.TRUNCATED, f"{self.url}: {error}") from error
         except Stalled as error:
             raise TryAgain(Kind.TIMEOUT, f"{self.url}: {error}") from error
-        except aiohttp.ClientError as error:
-            raise TryAgain(Kind.TRUNCATED, f"{self.url}: {error}") from error
 
     async def abandon(self) -> None:
         abort(self.response)
@@ -218,13 +228,14 @@ class HttpSource:
         except (ItemError, TryAgain, StartOver) as error:
             abort(response)
             raise _named(error, url) from None
-        if answer.length == 0:
-            response.release()
         return HttpReply(answer, response, url, self._stall_timeout_s, self._swap)
 
     async def _get(self, item: Item, headers: dict[str, str]) -> aiohttp.ClientResponse:
         assert self._session is not None
-        url = URL(item.url or "", encoded=True)
+        try:
+            url = URL(item.url or "", encoded=True)
+        except ValueError as error:
+            raise _translated(error) from error
         for _ in range(_MOST_REDIRECTS):
             try:
                 response = await self._session.get(url, headers=headers, allow_redirects=False)

@@ -14,45 +14,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Protocol
 
 import aiohttp
 
+from app.sources.sink import SERVER_PATIENCE_S, DroppedWhilePaused, Pauses, Sink, Stalled, Truncated
+
 _LOG = logging.getLogger("gpufeed.receive")
 
-# A server may drop a connection that we left unread for this long; what the kernel had received before, at most this
-# much (Linux caps a receive buffer at net.ipv4.tcp_rmem, 6 MiB by default), still comes before the end shows.
-_PATIENCE_S = 1.0
-_KERNEL_BUFFER_BYTES = 8 << 20
-
-
-class Truncated(Exception):
-    """The body ended, or the connection broke, before its last byte."""
-
-
-class Stalled(Exception):
-    """No byte came for the stall timeout, while we were reading."""
-
-
-class DroppedWhilePaused(Exception):
-    """The connection broke after we had left it unread: nobody's failure."""
-
-
-class Sink(Protocol):
-    """Where a body goes: memory, one piece after another."""
-
-    def view(self) -> memoryview | None:
-        """The memory for the next bytes, not empty; None while there is none."""
-
-    def advance(self, count: int) -> None:
-        """So many bytes of that memory are filled."""
-
-    async def wait(self) -> None:
-        """Return when `view` has memory. A cancelled wait takes none."""
+# What reading from aiohttp's stream may raise. It counts two of these not among its client errors: a malformed chunk
+# (HttpProcessingError), and a stream whose session has been closed (RuntimeError).
+_AIOHTTP_ERRORS = (
+    aiohttp.ClientError,
+    aiohttp.http_exceptions.HttpProcessingError,
+    RuntimeError,
+    OSError,
+    TimeoutError,
+)
 
 
 async def receive(
-    response: aiohttp.ClientResponse, sink: Sink, length: int | None, *, stall_timeout_s: float, swap: bool = True
+    response: aiohttp.ClientResponse,
+    sink: Sink,
+    length: int | None,
+    *,
+    stall_timeout_s: float,
+    swap: bool = True,
+    patience_s: float = SERVER_PATIENCE_S,
 ) -> None:
     """Receive the body of a response into the sink: just `length` bytes, or all there are where that is None.
 
@@ -60,13 +47,14 @@ async def receive(
     this has returned or raised. After success the connection is back in the pool; after failure or cancellation it
     is aborted.
 
-    Raises: Truncated, Stalled, DroppedWhilePaused; aiohttp.ClientError for a malformed coding.
+    Raises: Truncated, Stalled, DroppedWhilePaused.
     """
+    pauses = Pauses(sink, patience_s)
     try:
         if swap and length is not None and _fits(response, length):
-            await _receive_swapped(response, sink, length, stall_timeout_s)
+            await _receive_swapped(response, pauses, length, stall_timeout_s)
         else:
-            await _receive_copied(response, sink, length)
+            await _receive_copied(response, pauses, length, stall_timeout_s)
     except BaseException:
         abort(response)
         raise
@@ -92,34 +80,46 @@ def _fits(response: aiohttp.ClientResponse, length: int) -> bool:
 _said = False
 
 
-def _internals_changed(missing: str) -> None:
+def _swappable(response: aiohttp.ClientResponse) -> bool:
+    """Whether aiohttp still has inside what the swap needs; the log says so once where it has not."""
     global _said
-    if not _said:
+    connection = getattr(response, "connection", None)
+    needed = [(response, "connection"), (response.content, "read_nowait"), (response.content, "feed_eof")]
+    if connection is not None:
+        needed += [(connection, "protocol"), (connection, "transport")]
+    inner = getattr(connection, "protocol", None)
+    if inner is not None:
+        needed += [(inner, name) for name in ("read_timeout", "start_timeout", "eof_received", "connection_lost")]
+    missing = [f"{type(owner).__name__}.{name}" for owner, name in needed if not hasattr(owner, name)]
+    if missing and not _said:
         _said = True
-        _LOG.warning("aiohttp %s has no %s: bodies are copied, not received in place", aiohttp.__version__, missing)
+        _LOG.warning("aiohttp %s has no %s: bodies are copied, not received in place", aiohttp.__version__, missing[0])
+    return not missing
 
 
-async def _receive_swapped(response: aiohttp.ClientResponse, sink: Sink, length: int, stall_timeout_s: float) -> None:
+async def _receive_swapped(
+    response: aiohttp.ClientResponse, pauses: Pauses, length: int, stall_timeout_s: float
+) -> None:
+    if not _swappable(response):
+        return await _receive_copied(response, pauses, length, stall_timeout_s)
     connection = response.connection  # None where the whole body came with the head
     inner = connection.protocol if connection is not None else None
     if inner is not None:
-        for name in ("read_timeout", "start_timeout", "connection_lost", "eof_received"):
-            if not hasattr(inner, name):
-                _internals_changed(f"ResponseHandler.{name}")
-                return await _receive_copied(response, sink, length)
         inner.read_timeout = None
         inner.start_timeout()  # with no timeout, this cancels the timer: ours takes over
-    left = length - await _drain(response, sink)
-    if not left:
-        return None
+    # From here to the swap nothing is awaited, so that no byte comes in between.
+    came = _drain(response, pauses)
+    left = length - sum(map(len, came))
     transport = connection.transport if connection is not None else None
+    if not left:
+        return await _copy(came, pauses)
     if inner is None or transport is None:
-        raise Truncated(f"the connection ended with {left} bytes missing")
-    # From the last drained byte up to here nothing has been awaited, so none can have come in between.
+        raise pauses.broken(Truncated(f"{left} bytes are missing"))
     transport.pause_reading()
-    receiver = _Receiver(transport, inner, sink, left, stall_timeout_s)
+    receiver = _Receiver(transport, inner, pauses, left, stall_timeout_s)
     transport.set_protocol(receiver)
     try:
+        await _copy(came, pauses)
         await receiver.run()
     finally:
         receiver.stop()
@@ -128,61 +128,42 @@ async def _receive_swapped(response: aiohttp.ClientResponse, sink: Sink, length:
     return None
 
 
-async def _drain(response: aiohttp.ClientResponse, sink: Sink) -> int:
-    """Copy what came with the head; afterwards aiohttp holds no byte of the body, and nothing was awaited since."""
-    drained = 0
+def _drain(response: aiohttp.ClientResponse, pauses: Pauses) -> list[bytes]:
+    """Take what came with the head, up to some hundred KiB; afterwards aiohttp holds no byte of the body."""
     try:
-        while chunk := response.content.read_nowait():
-            rest = memoryview(chunk)
-            while rest:
-                view = sink.view()
-                if view is None:
-                    await sink.wait()
-                    continue
-                count = min(len(view), len(rest))
-                view[:count] = rest[:count]
-                sink.advance(count)
-                drained += count
-                rest = rest[count:]
-    except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        raise _broken(error) from error
-    return drained
+        return list(iter(response.content.read_nowait, b""))
+    except _AIOHTTP_ERRORS as error:
+        raise pauses.broken(error) from error
 
 
-async def _receive_copied(response: aiohttp.ClientResponse, sink: Sink, length: int | None) -> None:
-    """Receive through aiohttp's stream. Its read timeout is the stall timeout: it stops while the stream is full."""
-    loop, received, since_pause, longest_pause_s = asyncio.get_running_loop(), 0, 0, 0.0
-    try:
-        while chunk := await response.content.readany():
-            rest = memoryview(chunk)
-            received += len(rest)
-            since_pause += len(rest)
-            if length is not None and received > length:
-                raise Truncated(f"the body is longer than the {length} bytes announced")
-            while rest:
-                view = sink.view()
-                if view is None:
-                    paused_at_s, since_pause = loop.time(), 0
-                    await sink.wait()
-                    longest_pause_s = max(longest_pause_s, loop.time() - paused_at_s)
-                    continue
-                count = min(len(view), len(rest))
-                view[:count] = rest[:count]
-                sink.advance(count)
-                rest = rest[count:]
-    except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        if longest_pause_s >= _PATIENCE_S and since_pause < _KERNEL_BUFFER_BYTES:
-            raise DroppedWhilePaused from error
-        raise _broken(error) from error
+async def _copy(came: list[bytes], pauses: Pauses) -> None:
+    for chunk in came:
+        await pauses.copy(chunk)
+
+
+async def _receive_copied(
+    response: aiohttp.ClientResponse, pauses: Pauses, length: int | None, stall_timeout_s: float
+) -> None:
+    """Receive through aiohttp's stream. Its own read timeout does not do: it stops at a malformed chunk, which the
+    stream is not told of, and reading from it would wait for ever (seen with 3.14.5)."""
+    received = 0
+    while True:
+        try:
+            async with asyncio.timeout(stall_timeout_s):
+                chunk = await response.content.readany()
+        except _AIOHTTP_ERRORS as error:
+            if isinstance(error, TimeoutError) and (response.connection is None or response.connection.closed):
+                raise Truncated(f"the connection broke after {received} bytes") from error
+            raise pauses.broken(error) from error
+        if not chunk:
+            break
+        received += len(chunk)
+        if length is not None and received > length:
+            raise Truncated(f"the body is longer than the {length} bytes announced")
+        await pauses.copy(chunk)
     if length is not None and received < length:
         raise Truncated(f"the body ended after {received} of {length} bytes")
     response.release()
-
-
-def _broken(error: Exception) -> Exception:
-    if isinstance(error, TimeoutError):
-        return Stalled("no byte came for the stall timeout")
-    return Truncated(f"the connection broke: {error or type(error).__name__}")
 
 
 class _Receiver(asyncio.BufferedProtocol):
@@ -196,14 +177,15 @@ class _Receiver(asyncio.BufferedProtocol):
         self,
         transport: asyncio.Transport,
         inner: aiohttp.client_proto.ResponseHandler,
-        sink: Sink,
+        pauses: Pauses,
         length: int,
         stall_timeout_s: float,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport = transport
         self._inner = inner
-        self._sink = sink
+        self._pauses = pauses
+        self._sink = pauses.sink
         self._left = length
         self._stall_timeout_s = stall_timeout_s
         self._view = memoryview(b"")
@@ -212,8 +194,6 @@ class _Receiver(asyncio.BufferedProtocol):
         self._wake: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._progress_at_s = 0.0
-        self._longest_pause_s = 0.0
-        self._since_pause = 0  # bytes
 
     async def run(self) -> None:
         """Receive until the last byte is in.
@@ -225,10 +205,7 @@ class _Receiver(asyncio.BufferedProtocol):
         while self._left:
             view = self._sink.view()
             if view is None:
-                paused_at_s = self._loop.time()
-                await self._sink.wait()
-                self._longest_pause_s = max(self._longest_pause_s, self._loop.time() - paused_at_s)
-                self._since_pause = 0
+                await self._pauses.wait()
                 continue
             if self._error is not None:
                 raise self._error
@@ -253,7 +230,7 @@ class _Receiver(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._progress_at_s = self._loop.time()
-        self._since_pause += nbytes
+        self._pauses.received(nbytes)
         self._left -= nbytes
         self._sink.advance(nbytes)
         view = self._sink.view() if self._left else None
@@ -289,9 +266,8 @@ class _Receiver(asyncio.BufferedProtocol):
             self._wake.set_result(None)
 
     def _fail(self, error: Exception) -> None:
-        if self._error is None:
-            ours = self._longest_pause_s >= _PATIENCE_S and self._since_pause < _KERNEL_BUFFER_BYTES
-            dropped = isinstance(error, Truncated) and (ours or self._paused)
+        if self._error is None and self._left:  # what breaks after the last byte breaks nothing
+            dropped = isinstance(error, Truncated) and self._pauses.too_long
             self._error = DroppedWhilePaused(str(error)) if dropped else error
         self._awake()
 

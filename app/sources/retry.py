@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -25,11 +26,11 @@ def retry_after_s(value: str | None, now: datetime) -> float | None:
     """Seconds of a `Retry-After`: a number, or an HTTP date (RFC 9110, 10.2.3); None where it says nothing we know."""
     if value is None:
         return None
-    if value.strip().isdigit():
+    if re.fullmatch(r"\s*[0-9]+\s*", value):
         return float(value)
     try:
         at = parsedate_to_datetime(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     at = at if at.tzinfo else at.replace(tzinfo=UTC)
     return max(0.0, (at - now).total_seconds())
@@ -41,13 +42,12 @@ class Patience:
     def __init__(self, attempts: int) -> None:
         self._attempts = attempts
         self._failures = 0
-        self._position = 0
+        self._counted_from = 0  # the part's first missing byte when the count began
 
     def failed(self, position: int) -> int | None:
         """A charged failure with the part's next missing byte there: failures in a row so far, None when that was
         the last one allowed."""
-        if position - self._position >= PROGRESS_BYTES:
-            self._failures = 0
-        self._position = max(position, self._position)
+        if position - self._counted_from >= PROGRESS_BYTES:
+            self._failures, self._counted_from = 0, position
         self._failures += 1
         return self._failures if self._failures < self._attempts else None
