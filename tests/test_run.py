@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
 import os
@@ -267,4 +268,29 @@ def test_many_files_come_in_whole_and_none_is_held_on_to(
     manifest = write_manifest(tmp_path, *(f"{index:04}" for index in range(1500)))
     work: Coroutine[Any, Any, Any] = run(tmp_path, manifest)
     assert run_on(work).counts.done == 1500
+    assert "still referred to" not in caplog.text
+
+
+def test_many_blobs_of_a_server_come_in_whole_and_none_is_held_on_to(
+    tmp_path: Path, run_on: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    bodies = {f"{index:03}": bytes([index]) * (index * 1000) for index in range(200)}
+
+    async def served() -> int:
+        async with Origin() as origin:
+            manifest = origin.put("/list.txt", "".join(f"{name}\n" for name in bodies).encode())
+            for name, body in bodies.items():
+                origin.put(f"/{name}", body, chunked=body[:1] == b"\x07", ranges=body[:1] != b"\x08")
+            return (await run(tmp_path, manifest, processor=f"{module}:process")).counts.done
+
+    module = write_module(
+        tmp_path,
+        "import hashlib\n"
+        "def process(blob, item):\n"
+        "    return hashlib.sha256(blob).hexdigest()\n"
+        "process.needs_torch = False\n",
+    )
+    assert run_on(served()) == 200
+    found = {name: row["result"] for name, row in results(tmp_path).items()}
+    assert found == {name: hashlib.sha256(body).hexdigest() for name, body in bodies.items()}
     assert "still referred to" not in caplog.text

@@ -19,7 +19,8 @@ from app.lanes.intake import MOST_OPEN, Intake
 from app.lanes.opened import OpenItem, State, Window
 from app.sources import StartOver
 
-_MOST_STEPS = 64  # of small items in one call: more would keep the device from what has arrived meanwhile
+_MOST_STEPS = 64  # in one call: more would keep the device from what has arrived meanwhile
+_CALL_S = 0.05  # what a call of several steps may take: its results come together, and a stop waits for all of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ class Consumer:
         self._stream: OpenItem | None = None
         self._subjects: list[Subject] = []  # of the call that is under way
         self._calling = False
+        self._most_steps = 1  # in the next call
         self.is_open = False  # whether the device may be called
         self.busy_s = 0.0
         self.landing_s = 0.0
@@ -176,7 +178,9 @@ class Consumer:
                 raise error
             self._lost(error)
             return
-        for subject, result in zip(subjects, call.result(), strict=True):
+        results = call.result()
+        self._most_steps = most_steps(sum(result.ended_at_s - result.began_at_s for result in results) / len(results))
+        for subject, result in zip(subjects, results, strict=True):
             self._take_result(subject, result)
 
     def _take_result(self, subject: Subject, result: Done | Failed) -> None:
@@ -230,7 +234,7 @@ class Consumer:
         steps: list[Step] = []
         subjects: list[Subject] = []
         size = 0
-        while self._whole and len(steps) < _MOST_STEPS:
+        while self._whole and len(steps) < self._most_steps:
             opened = self._whole[0]
             size += opened.size or 0
             if steps and size > self._intake.plan.window_bytes:
@@ -248,7 +252,7 @@ class Consumer:
         steps: list[Step] = []
         subjects: list[Subject] = []
         windows = max(1, self._intake.plan.slabs // 4)
-        while len(steps) < _MOST_STEPS and windows > 0:
+        while len(steps) < self._most_steps and windows > 0:
             opened = self._stream or self._next_stream()
             if opened is None:
                 break
@@ -257,7 +261,10 @@ class Consumer:
                 opened.begun = True
                 steps.append(Begin(opened.item))
                 subjects.append(Subject(opened, opened.starts))
-            while windows > 0 and (window := opened.windows.pop(opened.handed_bytes, None)) is not None:
+            while windows > 0 and len(steps) < self._most_steps:
+                window = opened.windows.pop(opened.handed_bytes, None)
+                if window is None:
+                    break
                 opened.handed_bytes += window.length
                 if window.slab is None:
                     continue  # the empty window at the end of an empty body, or of one of unknown length
@@ -280,6 +287,11 @@ class Consumer:
             if opened.state is State.WHOLE or (place == 0 and 0 in opened.windows):
                 return opened
         return None
+
+
+def most_steps(step_s: float) -> int:
+    """How many steps the next call has where one took so long on average in the last one."""
+    return _MOST_STEPS if step_s * _MOST_STEPS <= _CALL_S else max(1, int(_CALL_S / step_s))
 
 
 def _process(opened: OpenItem) -> Process:

@@ -133,7 +133,7 @@ def redirected(url: URL, location: str | None, headers: Mapping[str, str], item:
         raise ItemError(Kind.REDIRECT, "a redirect without Location")
     try:
         there = url.join(URL(location, encoded=True))
-        crossed = there.scheme in ("http", "https") and there.origin() != url.origin()
+        crossed = _origin(there) != _origin(url)  # ValueError where the port is none
     except ValueError:
         raise ItemError(Kind.REDIRECT, f"a redirect to {shown(location)!r}, which is no URL") from None
     if there.scheme not in ("http", "https") or (url.scheme == "https" and there.scheme == "http"):
@@ -144,6 +144,10 @@ def redirected(url: URL, location: str | None, headers: Mapping[str, str], item:
     return there, {name: value for name, value in headers.items() if name.lower() not in own}
 
 
+def _origin(url: URL) -> tuple[str, str | None, int | None]:
+    return url.scheme, url.host, url.port
+
+
 def shown(url: str) -> str:
     """A URL fit for messages: without credentials, and without the values of its query, which may be a signature."""
     try:
@@ -151,7 +155,7 @@ def shown(url: str) -> str:
     except ValueError:
         return "a URL that cannot be read"
     netloc = parts.netloc.rpartition("@")[2]
-    query = re.sub(r"=[^&]*", "=…", parts.query)
+    query = re.sub(r"(?<![^&])(?:([^&=]*=)[^&]*|[^&]+)", r"\1…", parts.query)
     return urlunsplit((parts.scheme, netloc, parts.path, query, ""))
 
 

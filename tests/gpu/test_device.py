@@ -6,8 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
-from lanes.device_contract import TorchContract, failure, process, value
+from lanes.device_contract import failure, process, value
 from lanes.scripted import Hold, content, loaded
+from lanes.torch_contract import TorchContract
 
 from app.errors import ItemError, Kind
 from app.items import Item

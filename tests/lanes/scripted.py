@@ -48,6 +48,7 @@ class Blob:
     refusals: deque[Exception] = field(default_factory=deque)  # raised by the next requests
     breaks: list[int] = field(default_factory=list)  # before these bytes the body breaks off, once each
     gates: dict[int, asyncio.Event] = field(default_factory=dict)  # no byte from there on before the event
+    afterthought: Exception | None = None  # raised when the last byte has been sent
     asked: list[Part | None] = field(default_factory=list)
 
 
@@ -77,6 +78,9 @@ class ScriptedReply:
             position += count
             sink.advance(count)
             self.source.watch()
+        await self.source.turn()
+        if blob.afterthought is not None:
+            raise blob.afterthought
 
     async def abandon(self) -> None: ...
 

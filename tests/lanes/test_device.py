@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lanes.device_contract import DeviceContract, TorchContract, value
+from lanes.device_contract import DeviceContract, value
+from lanes.torch_contract import TorchContract
 
 from app.errors import UsageError
 from app.items import Item
