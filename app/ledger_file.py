@@ -56,6 +56,8 @@ class Counts:
     done: int
     failed: Mapping[Kind, int]
     bytes_done: int
+    known_bytes: int = 0  # of items whose size the manifest says
+    without_size: int = 0
 
 
 class LedgerFile:
@@ -184,20 +186,21 @@ class LedgerFile:
                     raise RunError(f"item {row[-1]!r} has an outcome already, or is not in the ledger")
 
     def counts(self) -> Counts:
-        done = bytes_done = total = 0
+        done = bytes_done = total = known_bytes = sized = 0
         failed: dict[Kind, int] = {}
-        for pending, status, kind, number, size in self._db.execute(
-            "SELECT pending, status, kind, count(*), sum(bytes) FROM items WHERE reading = ? GROUP BY 1, 2, 3",
+        for pending, status, kind, number, size, with_size, sizes in self._db.execute(
+            "SELECT pending, status, kind, count(*), sum(bytes), count(size), coalesce(sum(size), 0) FROM items "
+            "WHERE reading = ? GROUP BY 1, 2, 3",
             (self._reading,),
         ):
-            total += number
+            total, known_bytes, sized = total + number, known_bytes + sizes, sized + with_size
             if pending:
                 continue
             if status == Status.DONE:
                 done, bytes_done = done + number, bytes_done + size
             else:
                 failed[Kind(kind)] = number
-        return Counts(total, done, failed, bytes_done)
+        return Counts(total, done, failed, bytes_done, known_bytes, total - sized)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from typing import IO, Protocol
 
 from app.errors import ItemError, RunError, UsageError
 from app.items import Item
-from app.ledger import Ledger
+from app.ledger import Counts, Ledger
 from app.manifest import Base, Format, choose_format, count_lines, read_items
 from app.settings import Settings
 from app.sources import StartOver, TryAgain
@@ -51,7 +51,7 @@ class Opened:
 class ReadingSnapshot:
     items: int
     duplicates: int
-    known_bytes: int  # of items whose size the manifest says
+    known_bytes: int  # of items whose size the manifest says; until it has ended, duplicates count too
     without_size: int
     ended: bool
 
@@ -91,15 +91,13 @@ class Reading:
             path = Path(name.removeprefix("file://"))
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._open_file, name, path)
 
-    async def into(self, ledger: Ledger, opened: Opened, added: _Added) -> None:
-        """Put its items into the ledger, telling `added` after each batch.
+    async def into(self, ledger: Ledger, opened: Opened, added: _Added) -> Counts:
+        """Put its items into the ledger, telling `added` after each batch; what the ledger has of them in the end.
 
         Raises: UsageError for a line that is wrong, or contradicts another or the ledger; those before it are in.
         """
         if opened.fingerprint is not None and await ledger.continue_reading(opened.fingerprint):
-            counts = await ledger.counts()
-            self._counted = ReadingSnapshot(counts.total, 0, 0, counts.total, ended=True)
-            return
+            return await self._end(ledger)
         await ledger.begin_reading()
         items = read_items(opened.lines, name=opened.name, form=opened.form, base=opened.base)
         batches = _batches(items, self._settings.limit, opened.lines)
@@ -114,7 +112,13 @@ class Reading:
             if error is not None:
                 raise error
         await ledger.end_reading(opened.fingerprint)
-        self._count(ended=True)
+        return await self._end(ledger)
+
+    async def _end(self, ledger: Ledger) -> Counts:
+        counts = await ledger.counts()
+        duplicates = self._counted.duplicates
+        self._counted = ReadingSnapshot(counts.total, duplicates, counts.known_bytes, counts.without_size, ended=True)
+        return counts
 
     async def _add(self, ledger: Ledger, opened: Opened, rows: Sequence[tuple[int, Item]]) -> None:
         try:
@@ -122,14 +126,13 @@ class Reading:
         except UsageError as error:
             raise UsageError(f"{opened.name}: {error}") from error
         sizes = [item.size for _, item in rows if item.size is not None]
-        self._count(counted.new, counted.duplicates, sum(sizes), len(rows) - len(sizes))
-
-    def _count(
-        self, new: int = 0, duplicates: int = 0, size: int = 0, without: int = 0, *, ended: bool = False
-    ) -> None:
         old = self._counted
         self._counted = ReadingSnapshot(
-            old.items + new, old.duplicates + duplicates, old.known_bytes + size, old.without_size + without, ended
+            items=old.items + counted.new,
+            duplicates=old.duplicates + counted.duplicates,
+            known_bytes=old.known_bytes + sum(sizes),
+            without_size=old.without_size + len(rows) - len(sizes),
+            ended=False,
         )
 
     async def _download(self, url: str) -> Path:
@@ -137,7 +140,8 @@ class Reading:
 
         Raises: UsageError, RunError.
         """
-        file = self._files.enter_context(tempfile.NamedTemporaryFile(prefix="gpufeed-manifest-"))
+        file = tempfile.NamedTemporaryFile(prefix="gpufeed-manifest-")  # noqa: SIM115 (closed with the others)
+        self._files.callback(file.close)
         for last in (False, True):
             try:
                 reply = await self._http.ask(Item("manifest", url), None, None)

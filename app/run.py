@@ -29,7 +29,7 @@ from app.errors import Kind, UsageError
 from app.exports import write_results
 from app.folder import move_aside
 from app.items import Failure, Item, Outcome, Seconds, Status
-from app.lanes.device import find_devices
+from app.lanes.gpus import find_devices
 from app.lanes.inline import InlinePlacement
 from app.lanes.lane import LaneSnapshot
 from app.ledger import Counts, Ledger
@@ -223,11 +223,10 @@ class Run:
         assert self._reading is not None
         self._gate_open = not opened.whole
         try:
-            await self._reading.into(self._ledger, opened, self)
+            counts = await self._reading.into(self._ledger, opened, self)
         except UsageError as error:
             self.stop()
             return error
-        counts = await self._ledger.counts()
         self._skipped = counts.done + sum(counts.failed.values()) - self._done - sum(self._failed.values())
         self._gate_open = self._read = True
         self._change()

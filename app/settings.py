@@ -62,7 +62,9 @@ class Settings(BaseSettings):
     device_buffer: Size | None = Field(
         None, ge=1, description="memory for landings on each GPU (default: 40 % of what is free)"
     )
-    read_ahead: Size = Field(256 << 20, ge=0, description="how many bytes of small items are read ahead")
+    read_ahead: Size = Field(
+        256 << 20, ge=0, description="how many bytes of small items are read ahead, shared by all lanes"
+    )
     slab_size: Size = Field(8 << 20, ge=1 << 16, description="the piece in which bytes are received; a power of two")
     part_size: Size = Field(64 << 20, ge=1 << 16, description="the longest byte range asked for in one request")
     connections: int = Field(8, ge=1, le=256, description="connections per lane")

@@ -43,7 +43,7 @@ async def test_a_continued_run_claims_only_what_has_no_outcome(tmp_path):
         assert not await ledger.continue_reading("d2")
         assert await ledger.continue_reading("d1")
         assert ids(await ledger.claim(5)) == ["a", "c"]
-        assert await ledger.counts() == Counts(total=3, done=1, failed={}, bytes_done=100)
+        assert await ledger.counts() == Counts(total=3, done=1, failed={}, bytes_done=100, without_size=3)
 
 
 async def test_a_reading_that_did_not_end_is_not_continued(tmp_path):
@@ -66,7 +66,7 @@ async def test_a_grown_and_reordered_manifest_is_claimed_in_its_own_order(tmp_pa
         assert ids(await ledger.claim(9)) == ["new"]
         await ledger.add([(3, item("a"))])
         assert ids(await ledger.claim(9)) == ["a"]
-        assert await ledger.counts() == Counts(total=3, done=1, failed={}, bytes_done=100)
+        assert await ledger.counts() == Counts(total=3, done=1, failed={}, bytes_done=100, without_size=3)
 
 
 async def test_an_outcome_is_read_as_it_was_recorded(tmp_path):
@@ -137,7 +137,7 @@ async def test_failed_items_are_done_again_only_when_asked(tmp_path):
         assert await ledger.claim(9) == []
         assert await ledger.retry_failed() == 1
         assert await ledger.retry_failed() == 0
-        assert await ledger.counts() == Counts(total=2, done=1, failed={}, bytes_done=100)
+        assert await ledger.counts() == Counts(total=2, done=1, failed={}, bytes_done=100, without_size=2)
         assert [one.status for one in read_outcomes(tmp_path)] == [Status.DONE, Status.FAILED]
         assert ids(await ledger.claim(9)) == ["b"]
         await ledger.record(outcome("b"))

@@ -23,7 +23,9 @@ from app.folder import is_remote
 from app.items import Item, Part, format_binary, format_size
 from app.lanes.arena import Memory
 from app.lanes.budgets import machine_bytes, plan_lane
-from app.lanes.device import Device, Landing, describe_gpu, find_devices
+from app.lanes.device import Device
+from app.lanes.gpus import describe_gpu, find_devices
+from app.lanes.steps import Landing
 from app.processors import load
 from app.settings import Settings
 from app.sources import StartOver, TryAgain

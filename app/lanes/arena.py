@@ -19,7 +19,6 @@ _LOG = logging.getLogger("gpufeed.arena")
 
 _HUGE_BYTES = 2 << 20  # x86-64 and arm64 with 4 KiB pages
 _LEAST_BYTES = 64 << 10
-_REFERENCES = 2  # of a Memory's map that nobody else holds: the attribute's, and the argument's of getrefcount
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -30,6 +29,7 @@ class Memory:
     touched: int = 0  # bytes at its start that have been handed out so far
     pinned: int = 0  # bytes at its start that are registered with CUDA
     map: mmap.mmap = field(init=False)
+    _references: int = field(init=False)  # to the map, as `held` counts them, while nobody else has any
 
     def __post_init__(self) -> None:
         self.map = mmap.mmap(-1, self.capacity, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -39,15 +39,17 @@ class Memory:
             except OSError:
                 pass  # a kernel without huge pages: only slower
 
+        self._references = sys.getrefcount(self.map)
+
     def view(self, length: int) -> memoryview:
         """Its first bytes. Whoever holds a slice of it, or a tensor over it, shows in `held`."""
         return memoryview(self.map)[:length]
 
     def held(self) -> bool:
         """Whether somebody still refers to a view of it."""
-        if sys.getrefcount(self.map) > _REFERENCES:
+        if sys.getrefcount(self.map) > self._references:
             gc.collect()  # a cycle may be all that holds it
-        return sys.getrefcount(self.map) > _REFERENCES
+        return sys.getrefcount(self.map) > self._references
 
 
 @dataclass(slots=True, eq=False)

@@ -59,7 +59,7 @@ def plan_lane(settings: Settings, loaded: Loaded, device: str, lanes: int, machi
         landing_bytes=landing_bytes,
         device_bytes=settings.device_buffer,
         part_bytes=max(part_bytes // slab, 1) * slab,
-        read_ahead_bytes=settings.read_ahead,
+        read_ahead_bytes=settings.read_ahead // lanes,
         streams=loaded.streams,
         lands_here=lands_here,
         host_setting=f"{format_binary(host_bytes)}{f', shared by {lanes} lanes' if lanes > 1 else ''}",

@@ -7,6 +7,7 @@ waits for nothing else.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,9 +15,10 @@ from typing import Any
 
 from app.errors import ItemError, Kind
 from app.items import Failure
-from app.lanes.device import Begin, Copied, Device, DeviceLost, Done, Failed, Finish, Process, Step, Update
+from app.lanes.device import Device
 from app.lanes.intake import MOST_OPEN, Intake
 from app.lanes.opened import OpenItem, State, Window
+from app.lanes.steps import Begin, Copied, DeviceLost, Done, Failed, Finish, Process, Step, Update
 from app.sources import StartOver
 
 _MOST_STEPS = 64  # in one call: more would keep the device from what has arrived meanwhile
@@ -71,7 +73,8 @@ class Consumer:
         self._calling = False
         self._most_steps = 1  # in the next call
         self.is_open = False  # whether the device may be called
-        self.busy_s = 0.0
+        self.called_at_s = 0.0  # when the call that is under way began
+        self.busy_s = 0.0  # in calls that have ended
         self.landing_s = 0.0
 
     def feed_from(self, intake: Intake) -> None:
@@ -225,7 +228,7 @@ class Consumer:
         steps, subjects = self._stream_steps() if self._intake.plan.streams else self._whole_steps()
         if not steps:
             return
-        self._calling, self._subjects = True, subjects
+        self._calling, self._subjects, self.called_at_s = True, subjects, time.monotonic()
         call = self._device.call(steps)
         call.add_done_callback(lambda call: self.queue.put_nowait(Called(call)))
 
@@ -239,7 +242,7 @@ class Consumer:
             size += opened.size or 0
             if steps and size > self._intake.plan.window_bytes:
                 break
-            if not self._intake.take_device_room(opened):
+            if not self._intake.landings.take_device_room(opened):
                 break
             self._whole.popleft()
             opened.to(State.ON_DEVICE)

@@ -1,4 +1,4 @@
-"""One device and the one thread that uses it: land, process; what an error means."""
+"""One device and the one thread that uses it: land, process."""
 
 from __future__ import annotations
 
@@ -6,105 +6,33 @@ import asyncio
 import ctypes
 import gc
 import logging
-import re
 import time
-import traceback
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from app.errors import ItemError, Kind, LaneError, UsageError
-from app.items import Failure, Item, format_size
+from app.errors import ItemError, Kind, UsageError
+from app.items import Failure
 from app.lanes.arena import Memory
+from app.lanes.faults import failure, out_of_memory, poisons
+from app.lanes.plain import copy_out
+from app.lanes.steps import (
+    Begin,
+    Copied,
+    DeviceLost,
+    Done,
+    Failed,
+    Finish,
+    Landing,
+    Process,
+    Step,
+    Update,
+)
 from app.processors import DeviceInfo, Loaded
-from app.results import Array
 
 _LOG = logging.getLogger("gpufeed.device")
-
-# CUDA errors after which nothing works in this process any more (driver API numbers; CUDA Toolkit, "Error Handling").
-POISON = frozenset({214, 220, 226, 700, 702, 710, *range(714, 720), 721, 810, 911})
-_POISON_TEXT = re.compile(
-    r"illegal memory access|device-side assert|launch timed out|hardware stack error|illegal instruction"
-    r"|misaligned address|invalid address space|invalid program counter|unspecified launch failure"
-    r"|uncorrectable (ECC|NVLink) error",
-    re.IGNORECASE,
-)
-_OUT_OF_MEMORY_TEXT = re.compile(r"out of memory|can't allocate memory|not enough memory", re.IGNORECASE)
-_DTYPES = {
-    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
-    "int16": "I16", "int8": "I8", "uint8": "U8", "uint16": "U16", "uint32": "U32", "uint64": "U64", "bool": "BOOL",
-}  # fmt: skip
-_LONGEST_TRACEBACK = 16_000  # characters, of its end
-
-
-@dataclass(frozen=True, slots=True)
-class Process:
-    item: Item
-    blob: Any  # the landing: [n] uint8 on the device (None: n = 0), or a memoryview of n bytes of host memory
-    memory: Memory | None  # the host memory that it is, or is a view of
-
-
-@dataclass(frozen=True, slots=True)
-class Begin:
-    item: Item
-
-
-@dataclass(frozen=True, slots=True)
-class Update:
-    item: Item
-    window: memoryview
-    offset: int
-    memory: Memory
-
-
-@dataclass(frozen=True, slots=True)
-class Finish:
-    item: Item
-
-
-Step = Process | Begin | Update | Finish
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """A step's result, copied out; of Process and Finish alone is it more than None."""
-
-    value: Any
-    began_at_s: float
-    ended_at_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    failure: Failure
-    began_at_s: float
-    ended_at_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Copied:
-    began_at_s: float
-    ended_at_s: float
-
-
-@dataclass(slots=True, eq=False)
-class Landing:
-    """An item's place in device memory, whose room has been reserved."""
-
-    length: int
-    tensor: Any = None  # [length] uint8 cuda
-
-
-class DeviceLost(LaneError):
-    """The device does nothing more in this process. The item that was on it is charged."""
-
-    def __init__(self, device: str, message: str, item_id: str | None) -> None:
-        super().__init__(f"{device} is lost: {message}")
-        self.item_id = item_id
 
 
 class Device:
@@ -129,6 +57,7 @@ class Device:
         self._copy_stream: Any = None
         self._processor: Any = None
         self._lost: str | None = None
+        self._is_open = False
 
     @property
     def lands_here(self) -> bool:
@@ -140,11 +69,12 @@ class Device:
         return self._loaded.needs_torch or self.lands_here
 
     async def open(self) -> None:
-        """Set up the device and open the processor, as the thread's first call.
+        """Set up the device and open the processor, as the thread's first call. Cancelled, it leaves it running.
 
         Raises: UsageError where the processor or the device cannot be opened.
         """
         await asyncio.get_running_loop().run_in_executor(self._thread, self._open)
+        self._is_open = True
 
     def call(self, steps: list[Step]) -> asyncio.Future[list[Done | Failed]]:
         """Run steps in order; one result each. The steps of an item after a failed one of it are not run.
@@ -167,10 +97,14 @@ class Device:
         return asyncio.get_running_loop().run_in_executor(self._copy_thread, self._free_bytes)
 
     async def close(self) -> None:
-        """Close the processor and end the threads, after what runs on them. Cancelled, the threads are left."""
+        """Close the processor and end the threads, after what runs on them. Cancelled, the threads are left.
+
+        Where opening it was cancelled, nobody waits for its end.
+        """
         loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(self._thread, self._close)
+            if self._is_open:
+                await loop.run_in_executor(self._thread, self._close)
         finally:
             self._thread.shutdown(wait=False)
             self._copy_thread.shutdown(wait=False)
@@ -244,12 +178,12 @@ class Device:
                 self._stream.synchronize()
             return value
         except BaseException as error:
-            failure = _failure(error)
-            lost = failure.message if self.is_cuda and poisons(error) else self._settle()
+            fault = failure(error)
+            lost = fault.message if self.is_cuda and poisons(error) else self._settle()
             if lost is not None:
                 self._lost = lost
                 raise DeviceLost(self.name, lost, step.item.id) from None
-            return failure
+            return fault
 
     def _settle(self) -> str | None:
         """Wait for the kernels of a failed step, which may still use its landing; why the device is lost, if it is."""
@@ -257,7 +191,7 @@ class Device:
             try:
                 self._stream.synchronize()
             except Exception as error:
-                return _failure(error).message
+                return failure(error).message
         return None
 
     def _step(self, step: Step) -> Any:
@@ -342,104 +276,8 @@ class Device:
             return int(self._torch.cuda.mem_get_info()[0])
 
     def _of_copy(self, error: Exception) -> Exception:
-        failure = _failure(error)
-        if failure.kind is Kind.OUT_OF_MEMORY:
-            return ItemError(Kind.OUT_OF_MEMORY, failure.message)
-        self._lost = failure.message
-        return DeviceLost(self.name, failure.message, None)
-
-
-def poisons(error: BaseException) -> bool:
-    """Whether this error leaves the CUDA context of the process unusable."""
-    code = getattr(error, "error_code", None)
-    if isinstance(code, int):
-        return code in POISON
-    return "CUDA" in str(error) and _POISON_TEXT.search(str(error)) is not None
-
-
-def out_of_memory(error: BaseException) -> bool:
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return True
-    return isinstance(error, RuntimeError) and _OUT_OF_MEMORY_TEXT.search(str(error)) is not None
-
-
-def _failure(error: BaseException) -> Failure:
-    text = "".join(traceback.format_exception(error))[-_LONGEST_TRACEBACK:]
-    message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    if isinstance(error, ItemError):
-        return Failure(error.kind, error.message, error.traceback or text)
-    return Failure(Kind.OUT_OF_MEMORY if out_of_memory(error) else Kind.PROCESSOR, message, text)
-
-
-def copy_out(value: Any, depth: int = 0) -> Any:
-    """A result with its tensors and arrays as plain `Array`s in host memory, and those of one element as numbers."""
-    if depth > 100:
-        raise ValueError("the result is nested more than 100 deep, or holds itself")
-    if value is None or isinstance(value, str | bytes | bool | int | float):
-        return value
-    if isinstance(value, dict):
-        return {key: copy_out(held, depth + 1) for key, held in value.items()}
-    if isinstance(value, list | tuple):
-        return [copy_out(held, depth + 1) for held in value]
-    if isinstance(value, bytearray | memoryview):
-        return bytes(value)
-    if type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "untyped_storage"):
-        return _array_of_tensor(value)
-    if hasattr(value, "__array_interface__"):
-        return _array_of_array(value)
-    return value
-
-
-def _array_of_tensor(tensor: Any) -> Any:
-    if tensor.ndim == 0 and not tensor.is_complex():
-        return tensor.item()
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    if dtype not in _DTYPES:
-        raise TypeError(f"a tensor of {tensor.dtype} cannot be kept in a result")
-    host = tensor.detach().to("cpu").resolve_neg().contiguous()  # its shape and dtype, cpu
-    data = ctypes.string_at(host.data_ptr(), host.nbytes) if host.nbytes else b""
-    return Array(_DTYPES[dtype], tuple(host.shape), data)
-
-
-def _array_of_array(array: Any) -> Any:
-    if array.shape == ():
-        return array.item()
-    if array.dtype.name not in _DTYPES:
-        raise TypeError(f"an array of {array.dtype} cannot be kept in a result")
-    little = array.astype(array.dtype.newbyteorder("<"), copy=False)
-    return Array(_DTYPES[array.dtype.name], tuple(array.shape), little.tobytes())
-
-
-def find_devices(spec: str, dev: Path = Path("/dev")) -> tuple[str, ...]:
-    """The devices that `--devices` names. torch is imported only where a GPU may be meant.
-
-    Raises: UsageError for one that does not exist, naming those that do.
-    """
-    gpus_may_be = (dev / "nvidia0").exists() or (dev / "dxg").exists()
-    if spec in ("auto", "cpu") and (spec == "cpu" or not gpus_may_be):
-        return ("cpu",)
-    names = tuple(name.strip() for name in spec.split(","))
-    if spec == "auto" or any(name.startswith("cuda") for name in names):
-        import torch
-
-        gpus = tuple(f"cuda:{index}" for index in range(torch.cuda.device_count()))
-    else:
-        gpus = ()
-    if spec == "auto":
-        return gpus or ("cpu",)
-    names = tuple("cuda:0" if name == "cuda" else name for name in names)
-    for name in names:
-        if name not in gpus and not re.fullmatch(r"cpu(:\d+)?", name):
-            exist = ", ".join(gpus) if gpus else "no GPU is found here"
-            raise UsageError(f"unknown device {name!r}; there are: cpu, cpu:0, cpu:1, … ({exist})")
-    if len(set(names)) < len(names):
-        raise UsageError(f"--devices {spec!r} names a device twice")
-    return names
-
-
-def describe_gpu(name: str) -> str:
-    """The model of a GPU and all its memory, for people."""
-    import torch
-
-    properties = torch.cuda.get_device_properties(torch.device(name))
-    return f"{properties.name}, {format_size(properties.total_memory)}"
+        fault = failure(error)
+        if fault.kind is Kind.OUT_OF_MEMORY:
+            return ItemError(Kind.OUT_OF_MEMORY, fault.message)
+        self._lost = fault.message
+        return DeviceLost(self.name, fault.message, None)

@@ -11,8 +11,9 @@ from pathlib import Path
 from app.errors import RunError, UsageError
 from app.items import Item
 from app.lanes.budgets import machine_bytes, plan_lane
-from app.lanes.device import Device, DeviceLost
+from app.lanes.device import Device
 from app.lanes.lane import Feed, Lane, LaneSnapshot
+from app.lanes.steps import DeviceLost
 from app.processors import Loaded
 from app.settings import Settings
 from app.sources import Source

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from app.errors import ItemError, Kind
-from app.items import Failure, Item, format_binary
-from app.lanes.arena import HostLandings, Slabs
+from app.items import Failure, Item
+from app.lanes.arena import Slabs
 from app.lanes.budgets import Plan
-from app.lanes.device import Landing
+from app.lanes.landings import Landings
 from app.lanes.opened import OpenItem, State, Window, Work
 from app.lanes.sinks import GrowingSink, LandingSink, PartSink, SlabSink
 from app.sources import Answer, Source, StartOver, TryAgain
@@ -32,8 +32,7 @@ class Intake:
     ) -> None:
         self.plan = plan
         self.slabs = Slabs(plan.slabs, plan.window_bytes)
-        self.landings = HostLandings(plan.landing_bytes)
-        self.device_bytes = plan.device_bytes  # for landings on the GPU; None until the device has said what is free
+        self.landings = Landings(plan)
         self.items: list[OpenItem] = []
         self.room = asyncio.Event()  # there may be room to open another item
         self.received_bytes = 0  # of items that have left
@@ -45,9 +44,6 @@ class Intake:
         self._failed = failed
         self._with_parts: list[OpenItem] = []
         self._parts_changed = asyncio.Event()
-        self._memory_freed = asyncio.Event()
-        self._device_used = 0
-        self._growing: OpenItem | None = None
         self._ranged: set[str] = set()  # origins that have answered a range with a range
         self._sizes = (0, 0)  # how many items' sizes have been seen, and their sum
         self._order = 0
@@ -82,7 +78,7 @@ class Intake:
         try:
             if not url:
                 raise ItemError(Kind.UNSUPPORTED, f"{item.id}: it has no url")
-            self._check_fits(opened)
+            self.landings.check_fits(opened)
         except ItemError as error:
             self.fail_item(opened, Failure(error.kind, error.message))
         else:
@@ -170,8 +166,8 @@ class Intake:
         if opened.state is State.ASKING:
             if opened.size is not None:
                 self._seen(opened.size)
-            self._check_fits(opened)
-            if not self._reserve(opened):
+            self.landings.check_fits(opened)
+            if not self.landings.reserve(opened, self.items):
                 opened.park()
                 return None
             work.stop = opened.accept(answer, work)
@@ -188,9 +184,8 @@ class Intake:
         return self._sink(opened, answer.start, work.stop)
 
     def complete(self, work: Work) -> None:
-        if work.opened is self._growing:
-            self._growing = None
-            self._check_fits(work.opened)
+        if self.landings.has_grown(work.opened):
+            self.landings.check_fits(work.opened)
             self.admit()
 
     def fail(self, work: Work, error: ItemError | TryAgain) -> None:
@@ -222,26 +217,13 @@ class Intake:
 
     def learn_device_bytes(self, device_bytes: int) -> None:
         """The device has said what is free: items that waited for that are let in, or fail."""
-        self.device_bytes = device_bytes
+        self.landings.device_bytes = device_bytes
         for opened in list(self.items):
             try:
-                self._check_fits(opened)
+                self.landings.check_fits(opened)
             except ItemError as error:
                 self.fail_item(opened, Failure(error.kind, error.message))
         self.admit()
-
-    def take_device_room(self, opened: OpenItem) -> bool:
-        """Reserve room on the GPU, where there is some, for an item that grew on the host and is to be processed."""
-        if self.plan.lands_here and opened.landing is None:
-            opened.landing = self._device_landing(opened.size or 0)
-            return opened.landing is not None
-        return True
-
-    def _device_landing(self, length: int) -> Landing | None:
-        if self.device_bytes is None or self._device_used + length > self.device_bytes:
-            return None
-        self._device_used += length
-        return Landing(length)
 
     def _sink(self, opened: OpenItem, start: int, stop: int | None) -> PartSink:
         if self.plan.streams or opened.landing is not None:
@@ -250,39 +232,16 @@ class Intake:
         assert memory is not None
         if stop is None:
             window = self.plan.window_bytes
-            return GrowingSink(opened, self.landings, memory, window, self._arrived, self._wait_for_room)
+            host, wait = self.landings.host, self.landings.wait_for_room
+            return GrowingSink(opened, host, memory, window, self._arrived, wait)
         view = memory.view(opened.size or 0)
         return LandingSink(opened, view, start, stop, self.plan.window_bytes, self._arrived)
-
-    def _reserve(self, opened: OpenItem) -> bool:
-        """Reserve its landing; False while there is no room, or an older item waits for some."""
-        if self.plan.streams:
-            return True
-        if self._growing is not None:
-            return False
-        for older in self.items:
-            if older is opened:
-                break
-            if older.state is State.WAITING or (opened.lengthless and not older.holds_landing):
-                return False
-        if opened.lengthless:
-            receiving = [other for other in self.items if other.state is State.RECEIVING]
-            if receiving and self.plan.connections == 1:
-                return False  # it might wait for their memory, with nobody left to receive them
-            opened.memory, self._growing = self.landings.open_ended(), opened
-            return True
-        length = opened.size or 0
-        if self.plan.lands_here:
-            opened.landing = self._device_landing(length)
-            return opened.landing is not None
-        opened.memory = self.landings.reserve(length)
-        return opened.memory is not None
 
     def admit(self) -> None:
         """Let items that wait for their landing have it, oldest first."""
         for opened in self.items:
             if opened.state is State.WAITING:
-                if not self._reserve(opened):
+                if not self.landings.reserve(opened, self.items):
                     return
                 opened.to(State.RECEIVING)
                 if opened not in self._with_parts:
@@ -298,45 +257,10 @@ class Intake:
             if window.slab is not None:
                 self.slabs.release(window.slab)
         opened.windows.clear()
-        if opened.memory is not None:
-            memory, opened.memory = opened.memory, None
-            self.landings.release(memory)
-        if opened.landing is not None:
-            self._device_used -= opened.landing.length
-            opened.landing = None
-        if opened is self._growing:
-            self._growing = None
-        self._memory_freed.set()
+        self.landings.give_back(opened)
         self.admit()
         self.freed()
         return True
-
-    async def _wait_for_room(self, opened: OpenItem, room_bytes: int) -> None:
-        """Wait until another item gives memory back.
-
-        Raises: ItemError where there is none that could.
-        """
-        assert opened.memory is not None
-        if self.landings.used <= opened.memory.touched:
-            what = f"{opened.item.id}: it is of unknown length, and its first {room_bytes} bytes"
-            raise self._too_large(what, self.plan.landing_bytes, on_device=False)
-        self._memory_freed.clear()
-        await self._memory_freed.wait()
-
-    def _check_fits(self, opened: OpenItem) -> None:
-        if self.plan.streams or opened.size is None:
-            return
-        on_device = self.plan.lands_here
-        budget = self.device_bytes if on_device else self.plan.landing_bytes
-        if budget is not None and opened.size > budget:
-            raise self._too_large(f"{opened.item.id}: its {opened.size} bytes", budget, on_device=on_device)
-
-    def _too_large(self, what: str, budget: int, *, on_device: bool) -> ItemError:
-        setting = "--device-buffer" if on_device else "--host-buffer"
-        now = format_binary(budget) if on_device else self.plan.host_setting
-        return ItemError(
-            Kind.TOO_LARGE, f"{what} do not fit in a landing of at most {budget} bytes; raise {setting} (now {now})"
-        )
 
     # The rest:
 

@@ -19,10 +19,11 @@ from app.errors import ItemError
 from app.items import Failure, Item, Outcome, Seconds, Status
 from app.lanes.budgets import DEVICE_SHARE, Plan
 from app.lanes.consumer import Consumer
-from app.lanes.device import Device, DeviceLost
+from app.lanes.device import Device
 from app.lanes.intake import Intake
 from app.lanes.opened import OpenItem, State
 from app.lanes.reader import read_parts
+from app.lanes.steps import DeviceLost
 from app.results import store
 from app.sources import Source
 
@@ -95,6 +96,7 @@ class Lane:
         self._lost: DeviceLost | None = None
         self._given_back: list[Item] = []
         self._claiming: asyncio.Task[None] | None = None
+        self._opening: asyncio.Task[None] | None = None
         self._done = self._failed = 0
         self._opened_at_s: float | None = None
         self._ended_at_s: float | None = None
@@ -106,9 +108,11 @@ class Lane:
         processor cannot be opened; whatever the feed raises. Cancelled, it drops what is under way, but the device
         thread goes on with its call: `close` waits for it.
         """
+        if self._ended:
+            return  # stopped before it started
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._open_device())
+                self._opening = group.create_task(self._open_device())
                 self._claiming = group.create_task(self._claim())
                 group.create_task(self._consumer.run())
                 group.create_task(self._report())
@@ -138,6 +142,7 @@ class Lane:
         now_s = self._ended_at_s if self._ended_at_s is not None else self._clock()
         shown = consumer.on_device or (items[0] if items else None)
         open_s = now_s - self._opened_at_s if self._opened_at_s is not None else 0.0
+        busy_s = consumer.busy_s + (now_s - consumer.called_at_s if consumer.calling else 0.0)
         return LaneSnapshot(
             device=self._device.name,
             doing=self._doing(),
@@ -149,9 +154,9 @@ class Lane:
             connections_busy=sum(len(opened.works) for opened in items),
             done=self._done,
             failed=self._failed,
-            processed_s=consumer.busy_s,
+            processed_s=busy_s,
             landed_s=consumer.landing_s,
-            waited_s=max(0.0, open_s - consumer.busy_s),
+            waited_s=max(0.0, open_s - busy_s),
         )
 
     def _doing(self) -> str:
@@ -240,6 +245,8 @@ class Lane:
     def _end_if_done(self) -> None:
         if (self._exhausted or self._stopping) and not self._intake.items and not self._ended:
             self._ended = True
+            if self._opening is not None:
+                self._opening.cancel()  # nothing needs the device any more
             self._intake.close()
             self._intake.room.set()
             self._consumer.queue.put_nowait(None)

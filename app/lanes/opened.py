@@ -13,8 +13,8 @@ from app.lanes.arena import Memory, Slab
 from app.sources import Answer, StartOver, Version
 
 if TYPE_CHECKING:
-    from app.lanes.device import Landing
     from app.lanes.sinks import PartSink
+    from app.lanes.steps import Landing
 
 
 class State(Enum):

@@ -13,7 +13,9 @@ from lanes.torch_contract import TorchContract
 from app.errors import ItemError, Kind
 from app.items import Item
 from app.lanes.arena import Memory
-from app.lanes.device import Device, Landing, Process, poisons
+from app.lanes.device import Device
+from app.lanes.faults import poisons
+from app.lanes.steps import Landing, Process
 
 ITEM = Item("x", "test://x")
 MIB = 1 << 20

@@ -16,7 +16,8 @@ from lanes.scripted import content, loaded, seen
 from app.errors import ItemError, Kind, UsageError
 from app.items import Item
 from app.lanes.arena import Memory
-from app.lanes.device import Begin, Device, Done, Failed, Finish, Process, Step, Update
+from app.lanes.device import Device
+from app.lanes.steps import Begin, Done, Failed, Finish, Process, Step, Update
 from app.results import Array
 
 DEADLINE_S = 60.0  # the first import of torch is within

@@ -282,9 +282,9 @@ def make_lane(
 def check_bounds(lane: Lane) -> None:
     """I1, whatever the lane is doing."""
     intake = lane._intake
-    assert intake.landings.used <= intake.plan.landing_bytes
+    assert intake.landings.host.used <= intake.plan.landing_bytes
     assert intake.slabs.in_use <= intake.plan.slabs
-    assert intake._device_used <= (intake.device_bytes or 0)
+    assert intake.landings._device_used <= (intake.landings.device_bytes or 0)
 
 
 @asynccontextmanager
@@ -314,7 +314,7 @@ async def run_lane(lane: Lane) -> None:
         intake = lane._intake
         assert intake.items == []
         assert intake.slabs.in_use == 0
-        assert intake._device_used == 0
+        assert intake.landings._device_used == 0
 
 
 async def _yield() -> None:

@@ -12,7 +12,9 @@ from lanes.torch_contract import TorchContract
 
 from app.errors import UsageError
 from app.items import Item
-from app.lanes.device import POISON, copy_out, find_devices, out_of_memory, poisons
+from app.lanes.faults import POISON, out_of_memory, poisons
+from app.lanes.gpus import find_devices
+from app.lanes.plain import copy_out
 from app.results import Array
 
 

@@ -95,7 +95,7 @@ async def test_an_item_that_grew_on_the_host_takes_room_on_the_gpu_before_it_is_
     grown = lane.open("grown")
     await lane.receive_without_length(grown, 5 * WINDOW)
     small = lane.open("small", 2 * WINDOW)
-    assert lane.intake.take_device_room(grown)
+    assert lane.intake.landings.take_device_room(grown)
     waiting = lane.open("waiting", 2 * WINDOW)
     assert (small.state, waiting.state) == (State.RECEIVING, State.WAITING)
     lane.intake.end(grown)
@@ -108,8 +108,8 @@ async def test_an_item_that_grew_on_the_host_waits_for_room_on_the_gpu_and_hears
     await lane.receive_without_length(grown, 5 * WINDOW)
     other = lane.open("other", 4 * WINDOW)
     heard: list[bool] = []
-    lane.intake.freed = lambda: heard.append(lane.intake.take_device_room(grown))
-    assert not lane.intake.take_device_room(grown)
+    lane.intake.freed = lambda: heard.append(lane.intake.landings.take_device_room(grown))
+    assert not lane.intake.landings.take_device_room(grown)
     lane.intake.fail_item(other, Failure(Kind.NOT_FOUND, "gone"))
     assert heard == [True]
 

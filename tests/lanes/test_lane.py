@@ -29,7 +29,8 @@ from lanes.scripted import (
 
 from app.errors import RunError
 from app.items import Item
-from app.lanes.device import Device, DeviceLost
+from app.lanes.device import Device
+from app.lanes.steps import DeviceLost
 
 
 class TestOnTheCpu(LaneContract):

@@ -126,7 +126,7 @@ async def test_a_cut_body_is_worth_another_try_and_what_came_stays(origin, swap)
     async with http(swap=swap) as source, asyncio.timeout(20):
         one = item(origin.put("/a", BODY, cut_after=300_000, cuts=1))
         reply, sink = await source.ask(one, Part(0, len(BODY)), None), Heap(len(BODY))
-        with pytest.raises(TryAgain, match="missing|broke") as caught:
+        with pytest.raises(TryAgain, match=r"missing|broke") as caught:
             await reply.receive(sink)
         assert (caught.value.kind, caught.value.charged) == (Kind.TRUNCATED, True)
         _, rest = await fetch(source, one, Part(sink.position, len(BODY)), reply.answer.version)
@@ -290,7 +290,7 @@ async def test_a_header_that_cannot_be_sent_fails_the_item(origin):
         assert not origin.asked
 
 
-async def test_a_reply_that_is_abandoned_gives_its_connection_up(origin):
+async def test_a_reply_that_is_abandoned_gives_its_connection_up():
     async def script(client: RawConnection):
         await client.request()
         await client.say(head(1 << 40))

@@ -104,7 +104,7 @@ class Wire:
 
 
 @pytest.fixture(
-    params=itertools.product(LOOPS, ("plain", "tls"), ("in place", "copied")), ids=lambda param: "-".join(param)
+    params=list(itertools.product(LOOPS, ("plain", "tls"), ("in place", "copied"))), ids=lambda param: "-".join(param)
 )
 def wire(request, server_tls, ca_file) -> Wire:
     loop, cable, path = request.param
