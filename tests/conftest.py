@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
@@ -10,11 +9,10 @@ from typing import Any
 
 import pytest
 import trustme
-import uvloop
-from origin import DEADLINE_S, Origin
+from loops import LOOPS, run_to_its_end
+from origin import Origin
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
-LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture
@@ -28,20 +26,6 @@ async def origin() -> AsyncIterator[Origin]:
 def run_on(request: pytest.FixtureRequest) -> Run:
     """Runs a coroutine to its end on either loop; fails where the loop had to report what nobody caught."""
     return lambda coroutine: run_to_its_end(coroutine, request.param)
-
-
-def run_to_its_end(coroutine: Coroutine[Any, Any, Any], loop_name: str) -> Any:
-    unheard: list[dict[str, Any]] = []
-
-    async def bounded() -> Any:
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
-        async with asyncio.timeout(DEADLINE_S):
-            return await coroutine
-
-    with asyncio.Runner(loop_factory=LOOPS[loop_name]) as runner:
-        result = runner.run(bounded())
-    assert not unheard
-    return result
 
 
 @pytest.fixture(scope="session")
