@@ -37,6 +37,9 @@ There is no manifest: give a file or URL with a URL or path a line, or set APP_M
 def script() -> NoReturn:
     """Run the command that argv names, and leave."""
     signal.signal(signal.SIGTERM, lambda number, _: leave(INTERRUPTED + number))  # process 1 of a container has none
+    # Kernels on CPU lanes share the cores with the readers: threads of OpenMP that wait by spinning cost them threefold
+    # (2 cores, demo, 2026-12). It is read when torch is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     leave(main(sys.argv[1:]))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from app.items import format_size
 from app.lanes.lane import LaneSnapshot
 from app.results import RESULTS
-from app.run import Summary
+from app.run import RunSnapshot, Summary
 from app.views.words import duration, kinds_text, printable, rate_text
 
 
@@ -29,7 +29,7 @@ def summary_lines(summary: Summary, output: str) -> list[str]:
         ("received", f"{format_size(run.received_bytes)} in {_time(run.elapsed_s)}, {rate_text(rate)}"),
     )
     rows += [(lane.device, _lane(lane)) for lane in run.lanes]
-    limit = verdict(run.lanes)
+    limit = verdict(run)
     if limit:
         rows.append(("limit", limit))
     rows.append(("results", f"{output.rstrip('/')}/{RESULTS}"))
@@ -56,20 +56,23 @@ def summary_row(summary: Summary, output: str) -> Mapping[str, Any]:
             "elapsed_s": run.elapsed_s,
             "lanes": [asdict(lane) for lane in run.lanes],
         },
-        "limit": verdict(run.lanes),
+        "limit": verdict(run),
         "interrupted": summary.signalled.name if summary.signalled is not None else None,
         "results": f"{output.rstrip('/')}/{RESULTS}",
     }
 
 
-def verdict(lanes: tuple[LaneSnapshot, ...]) -> str:
+def verdict(run: RunSnapshot) -> str:
     """One sentence on what held the run up; empty where too little was done to tell."""
-    processed_s = sum(lane.processed_s for lane in lanes)
-    waited_s = sum(lane.waited_s for lane in lanes)
+    processed_s = sum(lane.processed_s for lane in run.lanes)
+    waited_s = sum(lane.waited_s for lane in run.lanes)
     if processed_s + waited_s < 0.1:
         return ""
     share = waited_s / (processed_s + waited_s)
-    devices = "the devices" if len(lanes) > 1 else "the device"
+    devices = "the devices" if len(run.lanes) > 1 else "the device"
+    starting_s = run.elapsed_s - (processed_s + waited_s) / len(run.lanes)
+    if starting_s > run.elapsed_s / 2:
+        return f"start-up: {devices} could be used after {_time(starting_s)}"
     if share > 0.5:
         return f"the sources: {devices} waited for data {share:.0%} of the time"
     return f"{devices}: processing took {1 - share:.0%} of the time"

@@ -7,6 +7,7 @@ from dataclasses import replace
 from snapshots import LANE, READING, RUN, lanes, summary
 
 from app.errors import Kind
+from app.lanes.lane import LaneSnapshot
 from app.views.summary import summary_lines, summary_row, verdict
 
 
@@ -33,13 +34,18 @@ def test_an_interrupted_reading_leaves_the_total_open() -> None:
     assert "of 10+ items" in summary_lines(summary(run), "out")[0]
 
 
+def said(elapsed_s: float, *lanes: LaneSnapshot) -> str:
+    return verdict(replace(RUN, elapsed_s=elapsed_s, lanes=lanes))
+
+
 def test_the_verdict_names_whichever_held_the_run_up() -> None:
-    assert verdict((replace(LANE, processed_s=1.0, waited_s=9.0),)) == (
+    assert said(11.0, replace(LANE, processed_s=1.0, waited_s=9.0)) == (
         "the sources: the device waited for data 90% of the time"
     )
-    assert verdict(lanes(2)) == "the devices: processing took 75% of the time"
-    assert verdict((replace(LANE, processed_s=0.01, waited_s=0.0),)) == ""
-    assert verdict(()) == ""
+    assert said(4.0, *lanes(2)) == "the devices: processing took 75% of the time"
+    assert said(9.0, LANE) == "start-up: the device could be used after 5.00 s"
+    assert said(4.0, replace(LANE, processed_s=0.01, waited_s=0.0)) == ""
+    assert said(4.0) == ""
 
 
 def test_a_lane_that_was_lost_is_marked() -> None:
