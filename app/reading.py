@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-import select
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -14,15 +13,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Any, Protocol
 
 from app.errors import ItemError, RunError, UsageError
-from app.items import Item
+from app.items import Item, file_path
 from app.ledger import Counts, Ledger
 from app.manifest import Base, Format, choose_format, count_lines, read_items
 from app.settings import Settings
 from app.sources import StartOver, TryAgain
-from app.sources.http import HttpSource
+from app.sources.http import HttpSource, shown
 
 READ_WHOLE_LINES = 100_000  # a local manifest of up to so many lines is read before anything is fetched
 _ROWS = 5_000  # so many rows of a million are inserted in about 30 ms, for which claims must wait
@@ -36,7 +35,7 @@ class Lines(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenManifest:
     """A manifest that can be read."""
 
     name: str
@@ -74,27 +73,28 @@ class Reading:
     def snapshot(self) -> ReadingSnapshot:
         return self._counted
 
-    async def open(self) -> Opened:
+    async def open(self) -> OpenManifest:
         """Open the manifest.
 
         Raises: UsageError where there is none; RunError where its server cannot be reached.
         """
         name = self._settings.manifest or ""
-        given = self._settings.manifest_format
+        scheme = name.partition(":")[0].lower()
         if name == "-":
-            return Opened(
-                "standard input", choose_format(name, given), Base.of(name, Path.cwd()), _Stdin(), False, None
-            )
-        if name.startswith(("http://", "https://")):
+            if sys.stdin is None:
+                raise UsageError("the manifest is to come from standard input, which is closed")
+            return self._opened(name, _Pipe(sys.stdin.fileno()), whole=False, digest=None)
+        if scheme in ("http", "https"):
             path = await self._download(name)
         else:
-            path = Path(name.removeprefix("file://"))
+            path = file_path(name) if scheme == "file" else Path(name)
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._open_file, name, path)
 
-    async def into(self, ledger: Ledger, opened: Opened, added: _Added) -> Counts:
+    async def into(self, ledger: Ledger, opened: OpenManifest, added: _Added) -> Counts:
         """Put its items into the ledger, telling `added` after each batch; what the ledger has of them in the end.
 
         Raises: UsageError for a line that is wrong, or contradicts another or the ledger; those before it are in.
+        RunError where the manifest cannot be read on, or from the ledger.
         """
         if opened.fingerprint is not None and await ledger.continue_reading(opened.fingerprint):
             return await self._end(ledger)
@@ -103,14 +103,17 @@ class Reading:
         batches = _batches(items, self._settings.limit, opened.lines)
         loop = asyncio.get_running_loop()
         while True:
-            batch = await loop.run_in_executor(self._thread, next, batches, None)
+            try:
+                batch = await loop.run_in_executor(self._thread, next, batches, None)
+            except OSError as error:
+                raise RunError(f"the manifest {opened.name} cannot be read on: {error}") from error
             if batch is None:
                 break
-            rows, error = batch
+            rows, wrong = batch
             await self._add(ledger, opened, rows)
-            added.added(len(rows))
-            if error is not None:
-                raise error
+            added.added()
+            if wrong is not None:
+                raise wrong
         await ledger.end_reading(opened.fingerprint)
         return await self._end(ledger)
 
@@ -120,7 +123,7 @@ class Reading:
         self._counted = ReadingSnapshot(counts.total, duplicates, counts.known_bytes, counts.without_size, ended=True)
         return counts
 
-    async def _add(self, ledger: Ledger, opened: Opened, rows: Sequence[tuple[int, Item]]) -> None:
+    async def _add(self, ledger: Ledger, opened: OpenManifest, rows: Sequence[tuple[int, Item]]) -> None:
         try:
             counted = await ledger.add(rows)
         except UsageError as error:
@@ -156,15 +159,17 @@ class Reading:
             except (TryAgain, StartOver) as error:
                 if last:
                     raise RunError(f"the manifest cannot be had: {error}") from error
+            except OSError as error:
+                raise RunError(f"the manifest cannot be kept while it is read: {error}") from error
         raise AssertionError
 
     # On the manifest's thread:
 
-    def _open_file(self, name: str, path: Path) -> Opened:
+    def _open_file(self, name: str, path: Path) -> OpenManifest:
         try:
+            if path.exists() and not path.is_file():  # a FIFO, or /dev/fd/63 of a shell's <(…)
+                return self._opened(name, _Pipe(os.open(path, os.O_RDONLY)), whole=False, digest=None)
             file = self._files.enter_context(path.open("rb"))
-            if not path.is_file():  # a FIFO, or /dev/fd/63 of a shell's <(…)
-                return self._opened(name, file, whole=False, fingerprint=None)
             whole = count_lines(file, READ_WHOLE_LINES) <= READ_WHOLE_LINES
             file.seek(0)
             digest = hashlib.file_digest(file, "sha256")
@@ -173,17 +178,19 @@ class Reading:
             raise UsageError(f"manifest {name!r} is not found") from None
         except OSError as error:
             raise UsageError(f"manifest {name!r} cannot be read: {error.strerror}") from error
-        opened = self._opened(name, file, whole=whole, fingerprint=None)
-        digest.update(f"\0{opened.form}\0{opened.base}\0{self._settings.limit}".encode())
-        return Opened(name, opened.form, opened.base, file, whole, digest.hexdigest())
+        return self._opened(name, file, whole=whole, digest=digest)
 
-    def _opened(self, name: str, file: Lines, *, whole: bool, fingerprint: str | None) -> Opened:
+    def _opened(self, name: str, lines: Lines, *, whole: bool, digest: Any) -> OpenManifest:
         form = choose_format(name, self._settings.manifest_format)
-        return Opened(name, form, Base.of(name, Path.cwd()), file, whole, fingerprint)
+        base = Base.of(name, Path.cwd())
+        if digest is not None:
+            digest.update(f"\0{form}\0{base}\0{self._settings.limit}".encode())
+        said = "standard input" if name == "-" else shown(name) if "://" in name else name
+        return OpenManifest(said, form, base, lines, whole, digest.hexdigest() if digest is not None else None)
 
 
 class _Added(Protocol):
-    def added(self, rows: int) -> None: ...
+    def added(self) -> None: ...
 
 
 Batch = tuple[list[tuple[int, Item]], UsageError | None]
@@ -192,11 +199,11 @@ Batch = tuple[list[tuple[int, Item]], UsageError | None]
 def _batches(items: Iterator[tuple[int, Item]], limit: int | None, lines: Lines) -> Iterator[Batch]:
     """Rows in pieces; the last piece may end with what is wrong with the next line."""
     rows: list[tuple[int, Item]] = []
-    trickles = isinstance(lines, _Stdin)
+    pipe = lines if isinstance(lines, _Pipe) else None
     try:
         for row in islice(items, limit):
             rows.append(row)
-            if len(rows) >= _ROWS or (trickles and not lines.ready()):  # type: ignore[attr-defined]
+            if len(rows) >= _ROWS or (pipe is not None and not pipe.holds_line()):
                 yield rows, None
                 rows = []
     except UsageError as error:
@@ -206,11 +213,14 @@ def _batches(items: Iterator[tuple[int, Item]], limit: int | None, lines: Lines)
         yield rows, None
 
 
-class _Stdin:
-    """Standard input's lines as they come: `ready` says whether another one can be had without waiting."""
+class _Pipe:
+    """Lines as they come; `holds_line` says whether another one can be had without waiting.
 
-    def __init__(self) -> None:
-        self._descriptor = sys.stdin.fileno()
+    It is never closed: a thread may be waiting in it.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
         self._held = b""
         self._at = 0  # what of it has been handed out
         self._ended = False
@@ -228,8 +238,8 @@ class _Stdin:
         line, self._at = self._held[self._at : end], end
         return line
 
-    def ready(self) -> bool:
-        return self._held.find(b"\n", self._at) >= 0 or bool(select.select([self._descriptor], [], [], 0)[0])
+    def holds_line(self) -> bool:
+        return self._held.find(b"\n", self._at) >= 0
 
 
 class _FileSink:

@@ -63,6 +63,17 @@ class Array:
             raise ValueError(f"{view.nbytes} bytes are no {self.dtype} array of shape {self.shape}")
 
 
+def weight(result: Any) -> int:
+    """The bytes of the arrays and bytes in a result: what it takes of memory until it is stored."""
+    if isinstance(result, Array):
+        return memoryview(result.data).nbytes
+    if isinstance(result, bytes):
+        return len(result)
+    if isinstance(result, dict):
+        return sum(map(weight, result.values()))
+    return sum(map(weight, result)) if isinstance(result, list | tuple) else 0
+
+
 @dataclass(frozen=True, slots=True)
 class Stored:
     """A result as the ledger takes it; its artifacts are on disk."""
@@ -92,8 +103,9 @@ def sweep(folder: Path) -> None:
     Raises: RunError where the folder cannot be written to.
     """
     try:
-        for stale in [*folder.glob(f"{ARTIFACTS}/.*"), *folder.glob(f".{RESULTS}.*")]:
-            stale.unlink()
+        for stale in [*folder.glob(f"{ARTIFACTS}/.*.tmp"), *folder.glob(f".{RESULTS}.*.tmp")]:
+            if stale.is_file():
+                stale.unlink()
     except OSError as error:
         raise RunError(f"{folder} cannot be swept: {error}") from error
 

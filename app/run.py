@@ -19,6 +19,7 @@ import signal
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -34,7 +35,7 @@ from app.lanes.inline import InlinePlacement
 from app.lanes.lane import LaneSnapshot
 from app.ledger import Counts, Ledger
 from app.processors import Loaded, load
-from app.reading import Opened, Reading, ReadingSnapshot
+from app.reading import OpenManifest, Reading, ReadingSnapshot
 from app.results import sweep
 from app.settings import Settings
 from app.sources.http import HttpSource
@@ -101,8 +102,7 @@ class Run:
         Raises: UsageError, RunError. Both, and a cancellation, leave everything committed that was reported.
         """
         settings = self._settings
-        loaded = load(settings.processor, settings.processor_args, Path.cwd())
-        devices = find_devices(settings.devices)
+        loaded, devices = await self._set_up()
         async with _http(settings) as http:
             self._reading = Reading(settings, http)
             try:
@@ -112,7 +112,7 @@ class Run:
                 async with self._ledger:
                     with self._signals():
                         await self._work(opened)
-                    return await self._end()
+                        return await self._end()
             finally:
                 self._reading.close()
 
@@ -183,10 +183,17 @@ class Run:
         if given_up:
             await self.report(given_up)
 
-    def added(self, rows: int) -> None:  # noqa: ARG002
+    def added(self) -> None:
         self._change()
 
     # Its parts:
+
+    async def _set_up(self) -> tuple[Loaded, tuple[str, ...]]:
+        """Load the processor and find the devices; either may import torch, for which the loop need not wait."""
+        settings, loop = self._settings, asyncio.get_running_loop()
+        with ThreadPoolExecutor(1, thread_name_prefix="set-up") as thread:
+            loaded = await loop.run_in_executor(thread, load, settings.processor, settings.processor_args, Path.cwd())
+            return loaded, await loop.run_in_executor(thread, find_devices, settings.devices)
 
     async def _open_ledger(self, loaded: Loaded) -> None:
         if self._settings.fresh:
@@ -202,7 +209,7 @@ class Run:
             await self._ledger.close()
             raise
 
-    async def _work(self, opened: Opened) -> None:
+    async def _work(self, opened: OpenManifest) -> None:
         """Read and process at once; a wrong line stops the claims, and is raised at the end."""
         assert self._placement is not None
         wrong: UsageError | None = None
@@ -219,7 +226,7 @@ class Run:
         if wrong is not None:
             raise wrong
 
-    async def _read_manifest(self, opened: Opened) -> UsageError | None:
+    async def _read_manifest(self, opened: OpenManifest) -> UsageError | None:
         assert self._reading is not None
         self._gate_open = not opened.whole
         try:

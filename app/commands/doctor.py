@@ -24,7 +24,7 @@ from app.items import Item, Part, format_binary, format_size
 from app.lanes.arena import Memory
 from app.lanes.budgets import machine_bytes, plan_lane
 from app.lanes.device import Device
-from app.lanes.gpus import describe_gpu, find_devices
+from app.lanes.gpus import describe_gpu, find_devices, has_gpu_nodes
 from app.lanes.steps import Landing
 from app.processors import load
 from app.settings import Settings
@@ -111,7 +111,7 @@ def _devices(spec: str) -> tuple[tuple[str, ...], list[Finding]]:
         return ("cpu",), [Finding("wrong", "devices", str(error), "name one of these in --devices")]
     gpus = [name for name in names if name.startswith("cuda")]
     if not gpus:
-        return names, [judge_no_gpu(names, Path("/dev/nvidia0").exists())]
+        return names, [judge_no_gpu(names, has_gpu_nodes())]
     return names, [Finding("ok", name, describe_gpu(name)) for name in gpus]
 
 

@@ -15,7 +15,7 @@ from app.sources.http import HttpSource
 class _Nobody:
     """Stands where lanes wait for items."""
 
-    def added(self, rows: int) -> None:
+    def added(self) -> None:
         """Does nothing."""
 
 

@@ -1,11 +1,13 @@
 """A lane's host memory: slabs for windows, and landings on the host.
 
-Both are used again: receiving into fresh pages costs two to seven times the CPU of receiving into touched ones.
+Both are used again: receiving into fresh pages costs two to seven times the CPU of receiving into touched ones. Where
+landings must be fresh, their pages are made on a thread beside the receiving one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import heapq
 import itertools
@@ -19,6 +21,10 @@ _LOG = logging.getLogger("gpufeed.arena")
 
 _HUGE_BYTES = 2 << 20  # x86-64 and arm64 with 4 KiB pages
 _LEAST_BYTES = 64 << 10
+_PIECE_BYTES = 16 << 20
+_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE of Linux 5.14, which Python 3.11's mmap does not name
+_madvise = ctypes.CDLL(None, use_errno=True).madvise  # unlike mmap's own it lets other threads run meanwhile
+_madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -28,6 +34,8 @@ class Memory:
     capacity: int  # bytes
     touched: int = 0  # bytes at its start that have been handed out so far
     pinned: int = 0  # bytes at its start that are registered with CUDA
+    outlived: bool = False  # something keeps the map until it is unregistered
+    dropped: bool = False  # it counts no longer, and goes when the last reference to it does
     map: mmap.mmap = field(init=False)
     _references: int = field(init=False)  # to the map, as `held` counts them, while nobody else has any
 
@@ -45,11 +53,24 @@ class Memory:
         """Its first bytes. Whoever holds a slice of it, or a tensor over it, shows in `held`."""
         return memoryview(self.map)[:length]
 
+    def populate(self, start: int, stop: int) -> None:
+        """Make the pages of these bytes, for a thread that has nothing else to do; does nothing where it cannot.
+
+        It goes backwards, towards whoever receives into the same bytes from their start.
+        """
+        address = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
+        start = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+        while stop > start and not self.dropped:
+            piece = max(start, stop - _PIECE_BYTES) // mmap.PAGESIZE * mmap.PAGESIZE
+            if _madvise(address + piece, stop - piece, _POPULATE_WRITE):
+                return  # an older kernel, or no memory: whoever touches the pages will see
+            stop = piece
+
     def held(self) -> bool:
         """Whether somebody still refers to a view of it."""
-        if sys.getrefcount(self.map) > self._references:
+        if sys.getrefcount(self.map) > self._references + self.outlived:
             gc.collect()  # a cycle may be all that holds it
-        return sys.getrefcount(self.map) > self._references
+        return sys.getrefcount(self.map) > self._references + self.outlived
 
 
 @dataclass(slots=True, eq=False)
@@ -153,11 +174,19 @@ def size_class(length: int) -> int:
     return -(-length // step) * step
 
 
-class HostLandings:
-    """Landings on the host, never more than `budget` bytes together; what is free is kept, and counts."""
+def _leave(memory: Memory, start: int, stop: int) -> None:
+    """Pages come to be when they are touched."""
 
-    def __init__(self, budget: int) -> None:
+
+class HostLandings:
+    """Landings on the host, never more than `budget` bytes together; what is free is kept, and counts.
+
+    `make_pages(memory, start, stop)` is told of fresh bytes in a landing that has been handed out.
+    """
+
+    def __init__(self, budget: int, make_pages: Callable[[Memory, int, int], object] = _leave) -> None:
         self.budget = budget
+        self._make_pages = make_pages
         self._free: dict[int, list[Memory]] = {}
         self.used = 0  # bytes touched, of what is in use and of what is free
 
@@ -166,7 +195,10 @@ class HostLandings:
         memory = self._reusable(length)
         if memory is None:
             memory = Memory(size_class(length))
+        touched = memory.touched
         if self.grow(memory, length):
+            if length - touched >= _HUGE_BYTES:
+                self._make_pages(memory, touched, length)
             return memory
         self.release(memory)
         return None
@@ -206,7 +238,9 @@ class HostLandings:
         return self._pop(min(capacities)) if capacities else None
 
     def _drop_one(self) -> None:
-        self.used -= self._pop(max(self._free)).touched
+        memory = self._pop(max(self._free))
+        memory.dropped = True
+        self.used -= memory.touched
 
     def _pop(self, capacity: int) -> Memory:
         memories = self._free[capacity]

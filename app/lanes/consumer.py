@@ -73,6 +73,7 @@ class Consumer:
         self._calling = False
         self._most_steps = 1  # in the next call
         self.is_open = False  # whether the device may be called
+        self.held_back = False  # too many results wait to be stored
         self.called_at_s = 0.0  # when the call that is under way began
         self.busy_s = 0.0  # in calls that have ended
         self.landing_s = 0.0
@@ -81,6 +82,7 @@ class Consumer:
         """Bind the receiving half. The queue holds every window there can be, so putting one never waits."""
         self._intake = intake
         intake.freed = self._wake_soon
+        intake.dropped = self.drop
         plan = intake.plan
         windows = plan.slabs + plan.landing_bytes // plan.window_bytes + 2 * MOST_OPEN
         self.queue = asyncio.Queue(windows + plan.slabs + 4)
@@ -139,7 +141,7 @@ class Consumer:
 
     def _take_window(self, window: Window) -> None:
         opened = window.opened
-        if window.start != opened.starts or opened.state not in (State.RECEIVING, State.ASKING):
+        if window.start != opened.starts or opened.state is not State.RECEIVING:
             self._release(window)
         elif self._intake.plan.streams:
             opened.windows[window.offset] = window
@@ -163,7 +165,7 @@ class Consumer:
             if self._intake.landed(opened, landed.window.length):
                 self._whole.append(opened)
         elif isinstance(error, ItemError):
-            self._intake.fail_item(opened, Failure(error.kind, error.message))
+            self._take_no_room(opened, Failure(error.kind, error.message))
         elif isinstance(error, DeviceLost):
             self._lost(error)
         else:
@@ -203,13 +205,18 @@ class Consumer:
             self._end(opened, result.value)
 
     def _take_failure(self, opened: OpenItem, failure: Failure) -> None:
-        streams = self._intake.plan.streams
-        if streams and failure.kind is Kind.OUT_OF_MEMORY and not opened.retried_alone:
-            opened.retried_alone = True
-            self.drop(opened)
-            self._intake.restart(opened, StartOver(failure.message, kind=Kind.OUT_OF_MEMORY))
+        if self._intake.plan.streams and failure.kind is Kind.OUT_OF_MEMORY:
+            self._take_no_room(opened, failure)
         else:
             self._end(opened, failure)
+
+    def _take_no_room(self, opened: OpenItem, failure: Failure) -> None:
+        """The device had no memory for it: once more from its start, then it fails."""
+        if opened.retried_alone:
+            self._intake.fail_item(opened, failure)
+        else:
+            opened.retried_alone = True
+            self._intake.restart(opened, StartOver(failure.message, kind=Kind.OUT_OF_MEMORY))
 
     def _end(self, opened: OpenItem, outcome: Any) -> None:
         self.drop(opened)
@@ -223,7 +230,7 @@ class Consumer:
     # Acting:
 
     def _call_device(self) -> None:
-        if self._calling or not self.is_open:
+        if self._calling or self.held_back or not self.is_open:
             return
         steps, subjects = self._stream_steps() if self._intake.plan.streams else self._whole_steps()
         if not steps:
@@ -237,14 +244,13 @@ class Consumer:
         steps: list[Step] = []
         subjects: list[Subject] = []
         size = 0
-        while self._whole and len(steps) < self._most_steps:
-            opened = self._whole[0]
+        for opened in list(self._whole):
             size += opened.size or 0
-            if steps and size > self._intake.plan.window_bytes:
+            if len(steps) >= self._most_steps or (steps and size > self._intake.plan.window_bytes):
                 break
-            if not self._intake.landings.take_device_room(opened):
-                break
-            self._whole.popleft()
+            if not self._intake.take_device_room(opened):
+                continue  # those behind it may have what it waits for
+            self._whole.remove(opened)
             opened.to(State.ON_DEVICE)
             steps.append(_process(opened))
             subjects.append(Subject(opened, opened.starts, ends=True))

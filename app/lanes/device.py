@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import gc
 import logging
+import mmap
 import time
 import weakref
 from collections.abc import Callable
@@ -58,6 +59,7 @@ class Device:
         self._processor: Any = None
         self._lost: str | None = None
         self._is_open = False
+        self._cannot_pin = False
 
     @property
     def lands_here(self) -> bool:
@@ -218,23 +220,34 @@ class Device:
     def _collect(self) -> None:
         gc.collect()
         if self.is_cuda:
-            self._torch.cuda.empty_cache()
+            try:
+                self._torch.cuda.empty_cache()
+            except Exception as error:  # the next attempt says what is wrong
+                _LOG.warning("%s: the cache could not be emptied: %s", self.name, error)
 
     # On the copy thread (and `_pin` on either: CUDA's own calls may be made from any thread):
 
     def _pin(self, memory: Memory) -> None:
-        """Register its touched bytes, and no more: registering makes pages of what it covers."""
-        if memory.pinned >= memory.touched:
+        """Register its touched bytes with CUDA, and no more: registering makes pages of what it covers. Where that
+        fails, copies are slower, and that is all."""
+        if memory.pinned >= memory.touched or self._cannot_pin:
             return
         address = ctypes.addressof(ctypes.c_char.from_buffer(memory.map))
-        cudart = self._torch.cuda.cudart()
-        if memory.pinned:
-            self._torch.cuda.check_error(cudart.cudaHostUnregister(address))
-        else:
-            # Unmapped while registered, its pages would stay, and its addresses could not be registered again.
-            weakref.finalize(memory, cudart.cudaHostUnregister, address).atexit = False
-        self._torch.cuda.check_error(cudart.cudaHostRegister(address, memory.touched, 0))
+        cudart, check = self._torch.cuda.cudart(), self._torch.cuda.check_error
+        try:
+            if memory.pinned:
+                memory.pinned = 0
+                check(cudart.cudaHostUnregister(address))
+            check(cudart.cudaHostRegister(address, memory.touched, 0))
+        except Exception as error:
+            self._cannot_pin = True
+            _LOG.warning("%s: host memory cannot be pinned, and copies are slower: %s", self.name, error)
+            return
         memory.pinned = memory.touched
+        if not memory.outlived:
+            # Unmapped while registered, its pages would stay, and its addresses could not be registered again.
+            memory.outlived = True
+            weakref.finalize(memory, _unpin, self._copy_thread, cudart, memory.map, address).atexit = False
 
     def _copying(self) -> Any:
         if self._copy_stream is None:
@@ -254,7 +267,7 @@ class Device:
                 self._pin(memory)
                 source = self._torch.frombuffer(window, dtype=self._torch.uint8)  # [n] uint8 host, pinned
                 landing.tensor[offset : offset + len(window)].copy_(source, non_blocking=True)
-                event = self._torch.cuda.Event()
+                event = self._torch.cuda.Event(blocking=True)  # its wait sleeps
                 event.record(self._copy_stream)
             event.synchronize()
         except Exception as error:
@@ -281,3 +294,11 @@ class Device:
             return ItemError(Kind.OUT_OF_MEMORY, fault.message)
         self._lost = fault.message
         return DeviceLost(self.name, fault.message, None)
+
+
+def _unpin(copy_thread: ThreadPoolExecutor, cudart: Any, pages: mmap.mmap, address: int) -> None:
+    """Unregister pages whose Memory is gone, on the thread whose GPU it is, and only then let them go."""
+    try:
+        copy_thread.submit(lambda: cudart.cudaHostUnregister(address) if pages is not None else None)
+    except RuntimeError:
+        pass  # the lane has ended, and the process is about to

@@ -16,7 +16,9 @@ _POISON_TEXT = re.compile(
     r"|uncorrectable (ECC|NVLink) error",
     re.IGNORECASE,
 )
-_OUT_OF_MEMORY_TEXT = re.compile(r"out of memory|can't allocate memory|not enough memory", re.IGNORECASE)
+_OUT_OF_MEMORY_TEXT = re.compile(
+    r"out of memory|can't allocate memory|not enough memory|CUBLAS_STATUS_ALLOC_FAILED", re.IGNORECASE
+)
 _LONGEST_TRACEBACK = 16_000  # characters, of its end
 
 
@@ -25,20 +27,33 @@ def poisons(error: BaseException) -> bool:
     code = getattr(error, "error_code", None)
     if isinstance(code, int):
         return code in POISON
-    return "CUDA" in str(error) and _POISON_TEXT.search(str(error)) is not None
+    said = _said(error)
+    return "CUDA" in said and _POISON_TEXT.search(said) is not None
 
 
 def out_of_memory(error: BaseException) -> bool:
     """Whether the device or the host had no memory left."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    return isinstance(error, RuntimeError) and _OUT_OF_MEMORY_TEXT.search(str(error)) is not None
+    return isinstance(error, RuntimeError) and _OUT_OF_MEMORY_TEXT.search(_said(error)) is not None
 
 
 def failure(error: BaseException) -> Failure:
     """What the item's outcome says of it."""
-    text = "".join(traceback.format_exception(error))[-_LONGEST_TRACEBACK:]
-    message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    said = _said(error)
+    message = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    try:
+        text = "".join(traceback.format_exception(error))[-_LONGEST_TRACEBACK:]
+    except Exception:
+        text = message
     if isinstance(error, ItemError):
         return Failure(error.kind, error.message, error.traceback or text)
     return Failure(Kind.OUT_OF_MEMORY if out_of_memory(error) else Kind.PROCESSOR, message, text)
+
+
+def _said(error: BaseException) -> str:
+    """Its text; a user's exception may not even have one."""
+    try:
+        return str(error)
+    except Exception:
+        return ""

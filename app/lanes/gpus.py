@@ -9,12 +9,17 @@ from app.errors import UsageError
 from app.items import format_size
 
 
+def has_gpu_nodes(dev: Path = Path("/dev")) -> bool:
+    """Whether the system shows a GPU; a container may be given any of them alone."""
+    return any(dev.glob("nvidia[0-9]*")) or (dev / "dxg").exists()
+
+
 def find_devices(spec: str, dev: Path = Path("/dev")) -> tuple[str, ...]:
     """The devices that `--devices` names.
 
     Raises: UsageError for one that does not exist, naming those that do.
     """
-    gpus_may_be = (dev / "nvidia0").exists() or (dev / "dxg").exists()
+    gpus_may_be = has_gpu_nodes(dev)
     if spec in ("auto", "cpu") and (spec == "cpu" or not gpus_may_be):
         return ("cpu",)
     names = tuple(name.strip() for name in spec.split(","))

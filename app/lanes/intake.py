@@ -38,6 +38,7 @@ class Intake:
         self.received_bytes = 0  # of items that have left
         self.held_back = False  # too many outcomes wait to be reported
         self.freed: Callable[[], None] = _nothing  # told whenever a landing has been given back
+        self.dropped: Callable[[OpenItem], None] = _nothing  # told of an item that nothing is to be consumed of for now
         self._source = source
         self._attempts = attempts
         self._arrived = arrived
@@ -115,6 +116,7 @@ class Intake:
             self.fail_item(opened, Failure(why.kind, f"{why.message}; given up after {opened.starts} starts"))
             return
         opened.to(State.RESTARTING)
+        self.dropped(opened)
         self._interrupt(opened)
         self._restart_if_free(opened, whole=why.whole)
 
@@ -184,8 +186,8 @@ class Intake:
         return self._sink(opened, answer.start, work.stop)
 
     def complete(self, work: Work) -> None:
-        if self.landings.has_grown(work.opened):
-            self.landings.check_fits(work.opened)
+        self.landings.check_fits(work.opened)
+        if not self.plan.lands_here and self.landings.has_grown(work.opened):
             self.admit()
 
     def fail(self, work: Work, error: ItemError | TryAgain) -> None:
@@ -214,6 +216,13 @@ class Intake:
             self._free(opened)
         elif opened.state is State.RESTARTING:
             self._restart_if_free(opened, whole=False)
+
+    def take_device_room(self, opened: OpenItem) -> bool:
+        """Reserve room on the GPU, where there is some, for an item that grew on the host and is to be processed."""
+        taken = self.landings.take_device_room(opened)
+        if taken and self.landings.has_grown(opened):
+            self.admit()
+        return taken
 
     def learn_device_bytes(self, device_bytes: int) -> None:
         """The device has said what is free: items that waited for that are let in, or fail."""
@@ -244,10 +253,7 @@ class Intake:
                 if not self.landings.reserve(opened, self.items):
                     return
                 opened.to(State.RECEIVING)
-                if opened not in self._with_parts:
-                    self._with_parts.append(opened)
-                    self._with_parts.sort(key=lambda other: other.order)
-                self._parts_changed.set()
+                self._offer(opened)
 
     def _free(self, opened: OpenItem) -> bool:
         """Give back its slabs, and its landing where nobody writes to it any more."""
@@ -291,15 +297,31 @@ class Intake:
     def _restart_if_free(self, opened: OpenItem, *, whole: bool) -> None:
         opened.whole_next = opened.whole_next or whole
         if self._free(opened):
+            self.received_bytes += opened.received_bytes
+            self._to_the_end(opened)
             opened.start_over()
-            if opened not in self._with_parts:
-                self._with_parts.append(opened)
-                self._with_parts.sort(key=lambda other: other.order)
+            self._offer(opened)
             self.admit()
-            self._parts_changed.set()
+
+    def _to_the_end(self, opened: OpenItem) -> None:
+        """Make it the youngest. Were it to stay where it was, its windows, which start from none again, would be
+        numbered before windows that have slabs already, and might never get any."""
+        self._order += 1
+        opened.order = self._order
+        self.items.remove(opened)
+        self.items.append(opened)
+        if opened in self._with_parts:
+            self._with_parts.remove(opened)
+
+    def _offer(self, opened: OpenItem) -> None:
+        """Parts of it may be taken."""
+        if opened not in self._with_parts:
+            self._with_parts.append(opened)
+            self._with_parts.sort(key=lambda other: other.order)
+        self._parts_changed.set()
 
 
-def _nothing() -> None: ...
+def _nothing(*_: object) -> None: ...
 
 
 def _origin(url: str) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from app.errors import ItemError, Kind
 from app.items import format_binary
-from app.lanes.arena import HostLandings
+from app.lanes.arena import HostLandings, Memory
 from app.lanes.budgets import Plan
 from app.lanes.opened import OpenItem, State
 from app.lanes.steps import Landing
@@ -17,16 +18,18 @@ class Landings:
     """The landings of one lane. Streams need none.
 
     An item of unknown length grows on the host while it is received, one at a time; no landing is given to another
-    meanwhile, so that what the others hold comes back, and it gets all there is.
+    meanwhile, nor until it has its room on the GPU, so that what the others hold comes back, and it gets all there is.
     """
 
     def __init__(self, plan: Plan) -> None:
-        self.host = HostLandings(plan.landing_bytes)
+        self._pages = ThreadPoolExecutor(1, thread_name_prefix="pages")
+        self.host = HostLandings(plan.landing_bytes, self._make_pages)
         self.device_bytes = plan.device_bytes  # for landings on the GPU; None until the device has said what is free
         self._plan = plan
         self._device_used = 0
         self._growing: OpenItem | None = None
         self._freed = asyncio.Event()
+        self._closed = False
 
     def check_fits(self, opened: OpenItem) -> None:
         """Raises: ItemError where its landing can never fit."""
@@ -55,14 +58,14 @@ class Landings:
         return opened.holds_landing
 
     def take_device_room(self, opened: OpenItem) -> bool:
-        """Reserve room on the GPU, where there is some, for an item that grew on the host and is to be processed."""
+        """As `Intake.take_device_room`."""
         if self._plan.lands_here and opened.landing is None:
             opened.landing = self._on_device(opened.size or 0)
             return opened.landing is not None
         return True
 
     def has_grown(self, opened: OpenItem) -> bool:
-        """Whether this is the item that grew; it is whole then, and others may have landings again."""
+        """Whether this is the item that grew; it has what it needs then, and others may have landings again."""
         if opened is not self._growing:
             return False
         self._growing = None
@@ -90,6 +93,15 @@ class Landings:
             raise self._too_large(what, self._plan.landing_bytes, on_device=False)
         self._freed.clear()
         await self._freed.wait()
+
+    def close(self) -> None:
+        """Make no more pages."""
+        self._closed = True
+        self._pages.shutdown(wait=False, cancel_futures=True)
+
+    def _make_pages(self, memory: Memory, start: int, stop: int) -> None:
+        if not self._closed:
+            self._pages.submit(memory.populate, start, stop)
 
     def _is_next(self, opened: OpenItem, items: Sequence[OpenItem]) -> bool:
         for older in items:

@@ -24,10 +24,11 @@ from app.lanes.intake import Intake
 from app.lanes.opened import OpenItem, State
 from app.lanes.reader import read_parts
 from app.lanes.steps import DeviceLost
-from app.results import store
+from app.results import store, weight
 from app.sources import Source
 
 _MOST_UNREPORTED = 1024  # items
+_MOST_UNREPORTED_BYTES = 256 << 20  # of their results
 _REPORTED_AT_ONCE = 256
 
 
@@ -88,7 +89,8 @@ class Lane:
         self._consumer = Consumer(device, self._finished, self._device_lost)
         self._intake = Intake(plan, source, attempts, self._consumer.arrived, self._failed_to_come)
         self._consumer.feed_from(self._intake)
-        self._unreported: asyncio.Queue[tuple[OpenItem, Any] | None] = asyncio.Queue()
+        self._unreported: asyncio.Queue[tuple[OpenItem, Any] | None] = asyncio.Queue()  # bounded by `_hold_back`
+        self._unreported_bytes = 0
         self._writer = ThreadPoolExecutor(1, thread_name_prefix=f"writer-{device.name}")
         self._exhausted = False
         self._stopping = False
@@ -120,6 +122,7 @@ class Lane:
                     group.create_task(read_parts(self._intake, self._attempts, self._uniform))
         finally:
             self._ended_at_s = self._clock()
+            self._intake.landings.close()
             self._writer.shutdown(wait=False)
         if self._lost is not None:
             await self._feed.give_back(self._given_back, self._lost.item_id)
@@ -204,18 +207,26 @@ class Lane:
             if finished:
                 outcomes = await loop.run_in_executor(self._writer, self._outcomes, finished)
                 await self._feed.report(outcomes)
+                self._unreported_bytes -= sum(weight(value) for _, value in finished)
                 for outcome in outcomes:
                     self._done += outcome.status is Status.DONE
                     self._failed += outcome.status is Status.FAILED
-                self._intake.held_back = self._unreported.qsize() >= _MOST_UNREPORTED
+                self._hold_back()
                 self._intake.room.set()
+                self._consumer.wake()
 
     # What happens to items:
 
     def _finished(self, opened: OpenItem, outcome: Any) -> None:
         self._unreported.put_nowait((opened, outcome))
-        self._intake.held_back = self._unreported.qsize() >= _MOST_UNREPORTED
+        self._unreported_bytes += weight(outcome)
+        self._hold_back()
         self._end_if_done()
+
+    def _hold_back(self) -> None:
+        """Where storing and committing cannot keep up, no more items are claimed, and the device waits."""
+        many = self._unreported.qsize() >= _MOST_UNREPORTED or self._unreported_bytes >= _MOST_UNREPORTED_BYTES
+        self._intake.held_back = self._consumer.held_back = many
 
     def _failed_to_come(self, opened: OpenItem, failure: Failure) -> None:
         self._consumer.drop(opened)

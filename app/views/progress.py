@@ -20,6 +20,7 @@ from app.run import RunSnapshot
 from app.views.figures import Figures, Pace, busy_share, received_text
 from app.views.words import duration, kinds_text, printable, rate_text, shortened
 
+_CLOSE_S = 0.5  # how long a terminal that takes no output may hold up the end of a run
 REFRESH_S = 0.2
 _NARROW, _WIDE = 70, 100  # columns
 _GAP = 2
@@ -123,7 +124,7 @@ class LiveDisplay:
         """Show the run until cancelled, or until the terminal is gone; `close` afterwards."""
         loop = asyncio.get_running_loop()
         with contextlib.suppress(OSError):
-            self._live.start()
+            await loop.run_in_executor(self._thread, self._live.start)
             while True:
                 snapshot = self._snapshot()
                 await loop.run_in_executor(self._thread, self._show, snapshot)
@@ -131,8 +132,8 @@ class LiveDisplay:
 
     def close(self) -> None:
         """Take the display away and give the terminal its cursor back; a second call does nothing."""
-        with contextlib.suppress(OSError):
-            self._live.stop()
+        with contextlib.suppress(OSError, TimeoutError, RuntimeError):  # RuntimeError: closed already
+            self._thread.submit(self._live.stop).result(_CLOSE_S)
         self._thread.shutdown(wait=False)
 
     def _show(self, snapshot: RunSnapshot) -> None:

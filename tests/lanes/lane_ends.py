@@ -91,7 +91,7 @@ class OfEnds(LaneSetting):
         feed.may_report.clear()
         async with closing(lane), asyncio.TaskGroup() as group:
             group.create_task(lane.run())
-            await until(lambda: lane._intake.held_back and not lane._intake.items)
+            await until(lambda: lane._intake.held_back and not lane._consumer.calling)
             assert feed.claimed < 2500
             assert lane.snapshot().done == 0
             feed.may_report.set()
