@@ -48,8 +48,8 @@ def leave(code: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except (OSError, ValueError):
-            pass  # nobody reads it any more
+        except (OSError, ValueError, AttributeError):
+            pass  # nobody reads it any more, or it was closed from the start
     os._exit(code)
 
 
@@ -67,6 +67,8 @@ def main(arguments: Sequence[str]) -> int:
         return _complain(f"interrupted; {CONTINUES}", INTERRUPTED + signal.SIGINT)
     except BrokenPipeError:
         return OK  # whoever read the output has had enough
+    except OSError as error:
+        return _complain(f"what is to be said cannot be written: {error.strerror or error}", CANNOT_GO_ON)
     except SystemExit as done:  # argparse, after --help or --version
         return done.code if isinstance(done.code, int) else OK
     except Exception:
@@ -163,7 +165,9 @@ def _doctor(_: dict[str, Any]) -> int:
 
 def _execute(settings: Settings) -> Summary:
     """One run, shown while it lasts, and its summary."""
+    import contextlib
     import json
+    import resource
 
     from app.views.lines import start_logging
     from app.views.summary import summary_lines, summary_row
@@ -172,11 +176,12 @@ def _execute(settings: Settings) -> Summary:
     if as_json and settings.progress == "on":
         raise UsageError("--progress on is for a terminal, and --log-format json for machines; leave one out")
     start_logging(settings.log_format, settings.output)
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, allowed))  # connections, files and the ledger need some
     summary = _await(_watched(settings), settings)
-    if as_json:
-        print(json.dumps(summary_row(summary, settings.output)), flush=True)
-    else:
-        print("\n".join(summary_lines(summary, settings.output)), flush=True)
+    said = [json.dumps(summary_row(summary, settings.output))] if as_json else summary_lines(summary, settings.output)
+    with contextlib.suppress(BrokenPipeError):  # nobody reads it, and the run is as done as it is
+        print("\n".join(said), flush=True)
     if summary.signalled is not None:
         _complain(f"interrupted by {summary.signalled.name}; {CONTINUES}", 0)
     return summary

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing
@@ -145,6 +146,21 @@ def _groups(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
         yield group
 
 
+def _read_only(path: Path) -> sqlite3.Connection:
+    """A connection that changes nothing; on a medium that cannot be written to, where WAL needs a file, one that
+    expects no writer."""
+    uri = path.absolute().as_uri()
+    db = sqlite3.connect(f"{uri}?mode=ro", uri=True, timeout=60)
+    try:
+        db.execute("SELECT 1 FROM items LIMIT 1")
+    except sqlite3.OperationalError:
+        if path.with_name(f"{path.name}-wal").exists() or os.access(path.parent, os.W_OK):
+            return db  # it says again what is wrong
+        db.close()
+        db = sqlite3.connect(f"{uri}?immutable=1", uri=True)
+    return db
+
+
 def _ledger(folder: Path) -> Path:
     if not (folder / FILE).is_file():
         raise UsageError(f"{folder} has no {FILE}; give the output folder of a run")
@@ -156,7 +172,7 @@ def _rows(path: Path, columns: str, status: Status | None) -> Iterator[tuple[Any
     query = f"SELECT seq, {columns} FROM items WHERE seq > ? AND "
     query += "status IS NOT NULL" if status is None else f"status = '{status.value}'"
     last = 0
-    with as_usage(path), closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=60)) as db:
+    with as_usage(path), closing(_read_only(path)) as db:
         while True:
             page: list[tuple[Any, ...]] = []
             characters = 0

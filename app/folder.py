@@ -10,7 +10,7 @@ from pathlib import Path
 
 from app.errors import UsageError
 
-LOCK = "ledger.lock"
+LOCK, LEDGER = "ledger.lock", "ledger.sqlite"
 _NETWORK = re.compile(r"nfs4?|cifs|smb.*|9p|lustre|gpfs|beegfs|ceph|fuse\.(sshfs|ceph|glusterfs|s3fs|gcsfuse|rclone)")
 
 
@@ -46,6 +46,10 @@ def move_aside(folder: Path, now: datetime) -> Path | None:
             return None
         if not folder.is_dir():
             raise UsageError(f"{folder} is not a folder")
+        if not (folder / LEDGER).is_file():
+            raise UsageError(f"{folder} has no {LEDGER}: it is no output folder, and --fresh leaves it where it is")
+        if Path.cwd().is_relative_to(folder):
+            raise UsageError(f"{folder} holds the working directory, which --fresh would move; run it elsewhere")
         held = lock(folder)
         try:
             stem = f"{folder.name}.{now.astimezone(UTC):%Y%m%dT%H%M%SZ}"

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from app.errors import Kind, RunError, UsageError
-from app.folder import is_remote, lock, sync_folder
+from app.folder import LEDGER, is_remote, lock, sync_folder
 from app.items import Failure, Item, Outcome, Seconds, Status
 
-FILE, VERSION = "ledger.sqlite", "1"
+FILE, VERSION = LEDGER, "1"
 
 # A position counts within a reading: seq may run otherwise where a manifest was reordered. Small columns come first,
 # so that counting does not touch the pages that long results overflow into.
@@ -29,12 +29,14 @@ _SCHEMA = (
     "CREATE INDEX pending ON items (reading, position) WHERE pending = 1",
 )
 _CONTENT = ("url", "size", "digests", "headers", "params")
+_FIXED = ("url", "digests", "params")  # what a later reading may not change; headers hold tokens that are renewed
 ITEM_COLUMNS = f"id, {', '.join(_CONTENT)}"
 OUTCOME_COLUMNS = """id, url, status, bytes, device, attempts, result, artifacts, kind, error,
     receive_s, land_s, process_s, finished_at"""
 _ADD = f"""INSERT INTO items (reading, position, line, {ITEM_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
-    ON CONFLICT (id) DO UPDATE SET reading = excluded.reading, position = excluded.position, line = excluded.line
-    WHERE reading < excluded.reading AND {" AND ".join(f"{name} IS excluded.{name}" for name in _CONTENT)}"""
+    ON CONFLICT (id) DO UPDATE SET reading = excluded.reading, position = excluded.position, line = excluded.line,
+    size = excluded.size, headers = excluded.headers
+    WHERE reading < excluded.reading AND {" AND ".join(f"{name} IS excluded.{name}" for name in _FIXED)}"""
 _RECORD = """UPDATE items SET pending = 0, status = ?, bytes = ?, device = ?, attempts = ?, result = ?, artifacts = ?,
     kind = ?, error = ?, receive_s = ?, land_s = ?, process_s = ?, finished_at = ? WHERE id = ? AND pending = 1"""
 
@@ -161,6 +163,8 @@ class LedgerFile:
                 if reading == self._reading:
                     another = f"{'other' if name.endswith('s') else 'another'} {name}"
                     raise UsageError(f"line {line}: id {identity!r} is already on line {other_line} with {another}")
+                if name not in _FIXED:
+                    continue
                 raise UsageError(
                     f"line {line}: id {identity!r}: its {name} changed since the ledger was made; "
                     f"give it another id, or give another --output or --fresh"

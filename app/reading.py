@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import random
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,7 @@ from app.manifest import Base, Format, choose_format, count_lines, read_items
 from app.settings import Settings
 from app.sources import StartOver, TryAgain
 from app.sources.http import HttpSource, shown
+from app.sources.retry import Patience, wait_s
 
 READ_WHOLE_LINES = 100_000  # a local manifest of up to so many lines is read before anything is fetched
 _ROWS = 5_000  # so many rows of a million are inserted in about 30 ms, for which claims must wait
@@ -145,23 +147,24 @@ class Reading:
         """
         file = tempfile.NamedTemporaryFile(prefix="gpufeed-manifest-")  # noqa: SIM115 (closed with the others)
         self._files.callback(file.close)
-        for last in (False, True):
+        patience = Patience(self._settings.attempts)
+        while True:
+            sink = _FileSink(file)
             try:
                 reply = await self._http.ask(Item("manifest", url), None, None)
-                file.seek(0)
-                file.truncate()
-                sink = _FileSink(file)
                 await reply.receive(sink)
-                sink.flush()
-                return Path(file.name)
+                break
             except ItemError as error:
                 raise UsageError(f"the manifest cannot be had: {error.message}") from error
             except (TryAgain, StartOver) as error:
-                if last:
+                failures = patience.failed(0)
+                if failures is None:
                     raise RunError(f"the manifest cannot be had: {error}") from error
-            except OSError as error:
-                raise RunError(f"the manifest cannot be kept while it is read: {error}") from error
-        raise AssertionError
+                after_s = error.after_s if isinstance(error, TryAgain) else None
+                await asyncio.sleep(wait_s(failures, random.random, after_s))
+        if sink.end() is not None:
+            raise RunError(f"the manifest cannot be kept in {tempfile.gettempdir()} while it is read: {sink.end()}")
+        return Path(file.name)
 
     # On the manifest's thread:
 
@@ -249,6 +252,9 @@ class _FileSink:
         self._file = file
         self._buffer = bytearray(_READ_BYTES)
         self._filled = 0
+        self._error: OSError | None = None  # kept for the end: it is not the connection's
+        file.seek(0)
+        file.truncate()
 
     def view(self) -> memoryview:
         return memoryview(self._buffer)[self._filled :]
@@ -256,12 +262,17 @@ class _FileSink:
     def advance(self, count: int) -> None:
         self._filled += count
         if self._filled == len(self._buffer):
-            self.flush()
+            self.end()
 
     async def wait(self) -> None:
         raise AssertionError("a file always has room, or fails")
 
-    def flush(self) -> None:
-        self._file.write(memoryview(self._buffer)[: self._filled])
-        self._file.flush()
+    def end(self) -> OSError | None:
+        """Write what is held; what has gone wrong with the file, if anything."""
+        try:
+            self._file.write(memoryview(self._buffer)[: self._filled])
+            self._file.flush()
+        except OSError as error:
+            self._error = self._error or error
         self._filled = 0
+        return self._error

@@ -46,6 +46,8 @@ _DTYPES = {
     "F8_E8M0": ("float8_e8m0fnu", 1),
 }
 
+ARRAY_DTYPES = {plain: name for name, (plain, _) in _DTYPES.items()}  # as torch and numpy name them → as files do
+
 
 @dataclass(frozen=True, slots=True)
 class Array:
@@ -103,7 +105,8 @@ def sweep(folder: Path) -> None:
     Raises: RunError where the folder cannot be written to.
     """
     try:
-        for stale in [*folder.glob(f"{ARTIFACTS}/.*.tmp"), *folder.glob(f".{RESULTS}.*.tmp")]:
+        ours = [*folder.glob(f"{ARTIFACTS}/.*.tmp"), *folder.glob(f".{RESULTS}.*.tmp")]
+        for stale in [*ours, *folder.glob(f"{ARTIFACTS}/.tmp*")]:  # these the safetensors package makes
             if stale.is_file():
                 stale.unlink()
     except OSError as error:

@@ -20,13 +20,13 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.errors import Kind, UsageError
+from app.errors import Kind, RunError, UsageError
 from app.exports import write_results
 from app.folder import move_aside
 from app.items import Failure, Item, Outcome, Seconds, Status
@@ -78,7 +78,7 @@ class Run:
     def __init__(self, settings: Settings, leave: Callable[[signal.Signals], None]) -> None:
         self._settings = settings
         self._leave = leave
-        self._output = Path(settings.output)
+        self._output = Path(settings.output).absolute()  # wherever a processor may go
         self._ledger: Ledger
         self._reading: Reading | None = None
         self._placement: InlinePlacement | None = None
@@ -111,8 +111,14 @@ class Run:
                 await self._open_ledger(loaded)
                 async with self._ledger:
                     with self._signals():
-                        await self._work(opened)
-                        return await self._end()
+                        try:
+                            await self._work(opened)
+                        except (UsageError, RunError):
+                            with suppress(RunError):  # as far as it came
+                                await self._write_results()
+                            raise
+                        await self._write_results()
+                        return Summary(self.snapshot(), await self._ledger.counts(), self._signalled)
             finally:
                 self._reading.close()
 
@@ -191,9 +197,12 @@ class Run:
     async def _set_up(self) -> tuple[Loaded, tuple[str, ...]]:
         """Load the processor and find the devices; either may import torch, for which the loop need not wait."""
         settings, loop = self._settings, asyncio.get_running_loop()
-        with ThreadPoolExecutor(1, thread_name_prefix="set-up") as thread:
+        thread = ThreadPoolExecutor(1, thread_name_prefix="set-up")
+        try:
             loaded = await loop.run_in_executor(thread, load, settings.processor, settings.processor_args, Path.cwd())
             return loaded, await loop.run_in_executor(thread, find_devices, settings.devices)
+        finally:
+            thread.shutdown(wait=False)  # cancelled, an import goes on
 
     async def _open_ledger(self, loaded: Loaded) -> None:
         if self._settings.fresh:
@@ -239,13 +248,15 @@ class Run:
         self._change()
         duplicates = self._reading.snapshot().duplicates
         if duplicates:
-            _LOG.info("%d lines of the manifest stand there more than once", duplicates)
+            _LOG.info("lines of the manifest that repeat another: %d", duplicates)
         return None
 
-    async def _end(self) -> Summary:
-        counts = await self._ledger.counts()
-        await asyncio.get_running_loop().run_in_executor(None, write_results, self._output)
-        return Summary(self.snapshot(), counts, self._signalled)
+    async def _write_results(self) -> None:
+        thread = ThreadPoolExecutor(1, thread_name_prefix="export")
+        try:
+            await asyncio.get_running_loop().run_in_executor(thread, write_results, self._output)
+        finally:
+            thread.shutdown(wait=False)
 
     @contextmanager
     def _signals(self) -> Iterator[None]:

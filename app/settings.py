@@ -51,7 +51,7 @@ class Settings(BaseSettings):
     processor: str = Field("stats", description="stats, digest, none, or module:name of a function or class")
     processor_args: Arguments = Field(default_factory=dict, description="its keyword arguments, a JSON object")
 
-    output: str = Field("out", description="output folder: ledger, results, artifacts")
+    output: str = Field("out", min_length=1, description="output folder: ledger, results, artifacts")
     fresh: bool = Field(False, description="move an output folder that exists aside, and start anew")
     retry_failed: bool = Field(False, description="do failed items again")
 

@@ -54,6 +54,7 @@ def test_this_machines_own_mount_table_is_understood():
 def test_an_output_folder_is_moved_aside_with_all_that_is_in_it(tmp_path):
     out = tmp_path / "out"
     (out / "artifacts").mkdir(parents=True)
+    (out / "ledger.sqlite").touch()
     aside = move_aside(out, NOW)
     assert aside == tmp_path / "out.20261201T120305Z"
     assert (aside / "artifacts").is_dir()
@@ -64,10 +65,10 @@ def test_what_was_moved_aside_before_is_never_overwritten(tmp_path):
     names = []
     for _ in range(3):
         (tmp_path / "out").mkdir()
-        (tmp_path / "out" / "results.jsonl").touch()
+        (tmp_path / "out" / "ledger.sqlite").touch()
         names.append(move_aside(tmp_path / "out", NOW.astimezone(UTC)).name)
     assert names == ["out.20261201T120305Z", "out.20261201T120305Z.2", "out.20261201T120305Z.3"]
-    assert all((tmp_path / name / "results.jsonl").exists() for name in names)
+    assert all((tmp_path / name / "ledger.sqlite").exists() for name in names)
 
 
 def test_where_there_is_nothing_nothing_is_moved(tmp_path):
@@ -78,7 +79,7 @@ def test_where_there_is_nothing_nothing_is_moved(tmp_path):
 
 def test_a_link_stays_and_the_folder_it_names_is_moved(tmp_path):
     (tmp_path / "disk" / "out").mkdir(parents=True)
-    (tmp_path / "disk" / "out" / "results.jsonl").touch()
+    (tmp_path / "disk" / "out" / "ledger.sqlite").touch()
     (tmp_path / "out").symlink_to(tmp_path / "disk" / "out")
     assert move_aside(tmp_path / "out", NOW) == tmp_path / "disk" / "out.20261201T120305Z"
     assert (tmp_path / "out").is_symlink()
@@ -107,9 +108,27 @@ def test_a_file_is_no_folder_to_move(tmp_path):
         move_aside(tmp_path / "out", NOW)
 
 
-def test_what_cannot_be_moved_is_a_usage_error():
+def test_what_cannot_be_moved_is_a_usage_error(tmp_path):
+    (tmp_path / "out" / "ledger.lock").mkdir(parents=True)
+    (tmp_path / "out" / "ledger.sqlite").touch()
     with pytest.raises(UsageError, match="cannot be moved aside"):
-        move_aside(Path("/proc/sys"), NOW)
+        move_aside(tmp_path / "out", NOW)
+
+
+def test_a_folder_that_is_no_output_folder_is_left_where_it_is(tmp_path):
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "precious.py").touch()
+    with pytest.raises(UsageError, match="no output folder"):
+        move_aside(tmp_path / "src", NOW)
+    assert (tmp_path / "src" / "precious.py").exists()
+
+
+def test_the_working_directory_is_not_moved_from_under_the_user(tmp_path, monkeypatch):
+    (tmp_path / "ledger.sqlite").touch()
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "below")
+    with pytest.raises(UsageError, match="working directory"):
+        move_aside(tmp_path, NOW)
 
 
 def test_a_lock_is_free_again_when_its_descriptor_is_closed(tmp_path):

@@ -36,7 +36,7 @@ OPERATOR_ERRORS = {
     "unknown built-in": (("--processor", "digset"), r"unknown processor 'digset'; did you mean digest\?.*"),
     "bad size": (("--host-buffer", "lots"), r"--host-buffer 'lots': .* is not a size; write it like 512MiB.*"),
     "bad choice": (("--loop", "trio"), r"--loop 'trio': .*'auto', 'uvloop' or 'asyncio'"),
-    "output not writable": (("--output", "good.txt/out"), r"good.txt/out cannot be written to: Not a directory"),
+    "output not writable": (("--output", "good.txt/out"), r".*/good.txt/out cannot be written to: Not a directory"),
     "least host buffer": (("--host-buffer", "1MiB"), r"--host-buffer 1MiB is under two slabs .*128MiB is the least.*"),
     "device buffer without GPU": (("--devices", "cpu", "--device-buffer", "1GiB"), r"--device-buffer is about GPUs.*"),
     "unknown flag": (("--frobnicate",), r"unrecognized arguments: --frobnicate.*"),

@@ -170,7 +170,7 @@ async def test_lines_that_stand_there_twice_are_one_item_and_said(
     with caplog.at_level(logging.INFO):
         summary = await run(tmp_path, tmp_path / "manifest.txt")
     assert (summary.counts.total, summary.snapshot.reading.duplicates) == (2, 2)
-    assert "2 lines of the manifest stand there more than once" in caplog.text
+    assert "lines of the manifest that repeat another: 2" in caplog.text
 
 
 async def test_an_empty_manifest_is_done_at_once(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def find_devices(spec: str, dev: Path = Path("/dev")) -> tuple[str, ...]:
         return gpus or ("cpu",)
     names = tuple("cuda:0" if name == "cuda" else name for name in names)
     for name in names:
-        if name not in gpus and not re.fullmatch(r"cpu(:\d+)?", name):
+        if name not in gpus and not re.fullmatch(r"cpu(:(0|[1-9][0-9]*))?", name):
             exist = ", ".join(gpus) if gpus else "no GPU is found here"
             raise UsageError(f"unknown device {name!r}; there are: cpu, cpu:0, cpu:1, … ({exist})")
     if len(set(names)) < len(names):

@@ -5,12 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from app.results import Array
-
-_DTYPES = {
-    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
-    "int16": "I16", "int8": "I8", "uint8": "U8", "uint16": "U16", "uint32": "U32", "uint64": "U64", "bool": "BOOL",
-}  # fmt: skip
+from app.results import ARRAY_DTYPES, Array
 
 
 def copy_out(value: Any, depth: int = 0) -> Any:
@@ -36,17 +31,17 @@ def _array_of_tensor(tensor: Any) -> Any:
     if tensor.ndim == 0 and not tensor.is_complex():
         return tensor.item()
     dtype = str(tensor.dtype).removeprefix("torch.")
-    if dtype not in _DTYPES:
+    if dtype not in ARRAY_DTYPES:
         raise TypeError(f"a tensor of {tensor.dtype} cannot be kept in a result")
-    host = tensor.detach().to("cpu").resolve_neg().contiguous()  # its shape and dtype, cpu
+    host = tensor.detach().to("cpu").resolve_conj().resolve_neg().contiguous()  # its shape and dtype, cpu
     data = ctypes.string_at(host.data_ptr(), host.nbytes) if host.nbytes else b""
-    return Array(_DTYPES[dtype], tuple(host.shape), data)
+    return Array(ARRAY_DTYPES[dtype], tuple(host.shape), data)
 
 
 def _array_of_array(array: Any) -> Any:
     if array.shape == ():
         return array.item()
-    if array.dtype.name not in _DTYPES:
+    if array.dtype.name not in ARRAY_DTYPES:
         raise TypeError(f"an array of {array.dtype} cannot be kept in a result")
     little = array.astype(array.dtype.newbyteorder("<"), copy=False)
-    return Array(_DTYPES[array.dtype.name], tuple(array.shape), little.tobytes())
+    return Array(ARRAY_DTYPES[array.dtype.name], tuple(array.shape), little.tobytes())

@@ -20,7 +20,7 @@ from app.items import Item, Part
 from app.sources import Answer, Reply, StartOver, TryAgain, Version
 from app.sources.receive import abort, receive
 from app.sources.retry import RETRIED_STATUSES, retry_after_s
-from app.sources.sink import DroppedWhilePaused, Sink, Stalled, Truncated
+from app.sources.sink import DroppedWhilePaused, Sink, Stalled, Truncated, first_line
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MOST_REDIRECTS = 10
@@ -265,16 +265,19 @@ def tls_context(ca_file: str | None) -> ssl.SSLContext:
 
 def _translated(error: Exception) -> Exception:
     """An error of aiohttp as one of ours."""
-    said = str(error) or type(error).__name__
     if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError):
-        return ItemError(Kind.TLS, said)
+        return ItemError(Kind.TLS, first_line(error))
     if isinstance(error, aiohttp.InvalidURL | aiohttp.NonHttpUrlClientError | ValueError):
-        return ItemError(Kind.UNSUPPORTED, f"not a URL that can be asked: {said}")
+        return ItemError(Kind.UNSUPPORTED, "not a URL that can be asked")
     if isinstance(error, aiohttp.ConnectionTimeoutError):
-        return TryAgain(Kind.CONNECT, f"no connection in time: {said}")
+        return TryAgain(Kind.CONNECT, "no connection in time")
     if isinstance(error, TimeoutError | asyncio.TimeoutError):
-        return TryAgain(Kind.TIMEOUT, f"no answer for the stall timeout: {said}")
-    return TryAgain(Kind.CONNECT, said)
+        return TryAgain(Kind.TIMEOUT, "no answer for the stall timeout")
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return TryAgain(Kind.CONNECT, f"no connection to {error.host}:{error.port}: {error.os_error.strerror or error}")
+    if isinstance(error, aiohttp.ClientResponseError):
+        return TryAgain(Kind.HTTP_STATUS, f"a malformed answer: {first_line(error)}")
+    return TryAgain(Kind.CONNECT, first_line(error))
 
 
 def _named(error: ItemError | TryAgain | StartOver, url: str) -> Exception:

@@ -124,6 +124,9 @@ async def _receive_swapped(
     finally:
         receiver.stop()
         transport.set_protocol(inner)
+    if receiver.surplus:
+        abort(response)  # what comes after the body would be taken for the answer to the next request
+        return None
     response.content.feed_eof()  # resumes the transport, and releases the connection to the pool
     return None
 
@@ -146,7 +149,9 @@ async def _receive_copied(
 ) -> None:
     """Receive through aiohttp's stream. Its own read timeout does not do: it stops at a malformed chunk, which the
     stream is not told of, and reading from it would wait for ever (seen with 3.14.5)."""
-    received = 0
+    received, connection = 0, response.connection
+    inner = connection.protocol if connection is not None else None
+    transport = connection.transport if connection is not None else None
     while True:
         try:
             async with asyncio.timeout(stall_timeout_s):
@@ -164,6 +169,9 @@ async def _receive_copied(
     if length is not None and received < length:
         raise Truncated(f"the body ended after {received} of {length} bytes")
     response.release()
+    await asyncio.sleep(0)  # what the socket holds beyond the body shows now
+    if transport is not None and (inner is None or inner.should_close):
+        transport.abort()  # it would be taken for the answer to the next request
 
 
 class _Receiver(asyncio.BufferedProtocol):
@@ -194,6 +202,7 @@ class _Receiver(asyncio.BufferedProtocol):
         self._wake: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._progress_at_s = 0.0
+        self.surplus = False  # bytes came after the last one
 
     async def run(self) -> None:
         """Receive until the last byte is in.
@@ -217,6 +226,7 @@ class _Receiver(asyncio.BufferedProtocol):
             await self._wake
             if self._error is not None:
                 raise self._error
+        await asyncio.sleep(0)  # what the socket holds beyond the body shows now, in the spare byte
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -229,11 +239,19 @@ class _Receiver(asyncio.BufferedProtocol):
         return self._view
 
     def buffer_updated(self, nbytes: int) -> None:
+        if not self._left:
+            self.surplus = True
+            self._pause()
+            return
         self._progress_at_s = self._loop.time()
         self._pauses.received(nbytes)
         self._left -= nbytes
         self._sink.advance(nbytes)
-        view = self._sink.view() if self._left else None
+        if not self._left:
+            self._view = memoryview(bytearray(1))
+            self._awake()
+            return
+        view = self._sink.view()
         if view is None:
             self._pause()
             self._awake()

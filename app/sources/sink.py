@@ -11,6 +11,12 @@ SERVER_PATIENCE_S = 1.0
 _KERNEL_BUFFER_BYTES = 8 << 20
 
 
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line and without the URL, which may hold a signature."""
+    said = str(getattr(error, "message", "") or error).strip()
+    return said.splitlines()[0].rstrip(":") if said else type(error).__name__
+
+
 class Truncated(Exception):
     """The body ended, or the connection broke, before its last byte."""
 
@@ -85,5 +91,5 @@ class Pauses:
         """What of aiohttp's went wrong, as one of ours."""
         if isinstance(error, TimeoutError):
             return Stalled("no byte came for the stall timeout")
-        message = f"the connection broke: {error or type(error).__name__}"
+        message = f"the connection broke: {first_line(error)}"
         return DroppedWhilePaused(message) if self.too_long else Truncated(message)

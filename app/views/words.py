@@ -35,8 +35,8 @@ def duration(seconds: float) -> str:
 
 
 def rate_text(bytes_per_s: float) -> str:
-    """GB/s, in which networks and disks are compared."""
-    return f"{bytes_per_s / 1e9:.2f} GB/s"
+    """GB/s, in which networks and disks are compared; MB/s where that would be nothing."""
+    return f"{bytes_per_s / 1e9:.2f} GB/s" if bytes_per_s >= 1e7 or not bytes_per_s else f"{bytes_per_s / 1e6:.3g} MB/s"
 
 
 def kinds_text(failed: Mapping[Kind, int]) -> str:

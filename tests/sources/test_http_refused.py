@@ -114,7 +114,20 @@ async def test_an_answer_that_is_no_http_is_worth_another_try(said):
     async with asyncio.timeout(20), raw_server(script) as server, http() as source:
         with pytest.raises(TryAgain) as caught:
             await source.ask(item(server.url), None, None)
-        assert caught.value.kind is Kind.CONNECT
+        assert caught.value.kind is (Kind.HTTP_STATUS if said else Kind.CONNECT)
+        assert "\n" not in caught.value.message
+
+
+async def test_what_goes_wrong_is_said_without_the_values_of_the_query():
+    async def script(client: RawConnection):
+        await client.request()
+        await client.say(b"nonsense\r\n\r\n")
+
+    async with asyncio.timeout(20), raw_server(script) as server, http() as source:
+        with pytest.raises(TryAgain) as caught:
+            await source.ask(item(f"{server.url}?X-Amz-Signature=SECRET"), None, None)
+        assert "SECRET" not in caught.value.message
+        assert "X-Amz-Signature=…" in caught.value.message
 
 
 @pytest.mark.parametrize("url", ["http://[::1", "http://h:port/", "http://h:99999/", "http:///path", "http://"])

@@ -233,3 +233,24 @@ def test_a_session_closed_in_mid_body_breaks_it_off(wire):
             assert sink.is_untouched_after_what_came()
 
     wire.run(scenario())
+
+
+def test_what_a_server_sends_after_a_body_is_not_taken_for_the_next_answer(wire):
+    foreign = b"X" * 1000
+    asked = []
+
+    async def script(client: RawConnection):
+        while await client.request():
+            asked.append(client)
+            surplus = head(len(foreign)) + foreign if len(asked) == 1 else b""
+            await client.say(head(len(BODY)) + BODY + surplus)
+
+    async def scenario():
+        async with raw_server(script, wire.server_tls) as server, wire.session() as session:
+            for _ in range(2):
+                sink = PiecewiseSink(len(BODY))
+                await wire.receive(await session.get(server.url), sink, len(BODY))
+                assert sink.received == BODY
+            assert asked[0] is not asked[1]
+
+    wire.run(scenario())
