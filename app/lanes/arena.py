@@ -21,7 +21,7 @@ _LOG = logging.getLogger("gpufeed.arena")
 
 _HUGE_BYTES = 2 << 20  # x86-64 and arm64 with 4 KiB pages
 _LEAST_BYTES = 64 << 10
-_PIECE_BYTES = 16 << 20
+_PIECE_BYTES = 2 << 20  # while one is made, whoever asks the kernel for memory in this process waits
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE of Linux 5.14, which Python 3.11's mmap does not name
 _madvise = ctypes.CDLL(None, use_errno=True).madvise  # unlike mmap's own it lets other threads run meanwhile
 _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)

@@ -71,7 +71,8 @@ class Intake:
         """Take an item in; it may fail at once."""
         self._order += 1
         url = item.url or ""
-        opened = OpenItem(item, self._order, self.plan.part_bytes, eager=_origin(url) in self._ranged)
+        plan, eager = self.plan, _origin(url) in self._ranged
+        opened = OpenItem(item, self._order, plan.part_bytes, plan.window_bytes, plan.connections, eager)
         self.items.append(opened)
         self._with_parts.append(opened)
         if item.size is not None:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from app.lanes.steps import Landing
 
 
+_LEAST_WINDOWS = 2  # of a part: a request has its price
+
+
 class State(Enum):
     ASKING = auto()  # its size is not known yet
     WAITING = auto()  # its size is known, or known to be unknown; its landing has no room yet
@@ -85,6 +88,8 @@ class OpenItem:
     item: Item
     order: int  # in the lane; lower is older
     part_bytes: int  # the longest part, whole windows
+    window_bytes: int
+    readers: int  # of its lane
     eager: bool = False  # its server is known to honour ranges: parts are asked for before the first answer
     size: int | None = None
     version: Version | None = None
@@ -143,9 +148,15 @@ class OpenItem:
         if self._without_ranges or not self.size or self._cursor is None:
             self._cursor = None
             return None
-        part = Part(self._cursor, min(self._cursor + self.part_bytes, self.size))
+        part = Part(self._cursor, min(self._cursor + self._next_bytes(self.size - self._cursor), self.size))
         self._cursor = part.stop if part.stop < self.size else None
         return part
+
+    def _next_bytes(self, left: int) -> int:
+        """How long the next part is: an equal share of what is left for each reader, so that parts shrink towards the
+        end and the last ones end together; an item's last part would else come in beside the next item's."""
+        share = -(-left // (self.readers * self.window_bytes)) * self.window_bytes
+        return min(self.part_bytes, max(share, _LEAST_WINDOWS * self.window_bytes))
 
     def believe(self, answer: Answer) -> None:
         """Take up what an answer says of the whole item.

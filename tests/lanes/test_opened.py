@@ -18,7 +18,7 @@ PART = 4096
 
 
 def opened(size: int | None = None, **fields: Any) -> OpenItem:
-    return OpenItem(Item("x", "test://x", size), 1, PART, **fields)
+    return OpenItem(Item("x", "test://x", size), 1, PART, window_bytes=PART // 4, readers=1, **fields)
 
 
 def work_on(item: OpenItem, part: Part | None) -> Work:
@@ -55,9 +55,27 @@ def answered(item: OpenItem, answer: Answer) -> Work:
     return work
 
 
+@given(st.integers(1, 9_000), st.integers(1, 64), st.integers(1, 16), st.integers(1, 512))
+def test_for_any_number_of_readers_parts_shrink_so_that_the_last_ones_end_together(
+    size: int, windows: int, readers: int, window: int
+) -> None:
+    item = OpenItem(Item("x", "test://x", size), 1, windows * window, window_bytes=window, readers=readers, eager=True)
+    item.to(State.RECEIVING)
+    parts = hand_out(item)
+    lengths = [len(part) for part in parts if part is not None]
+    assert [part.start for part in parts if part is not None] == [sum(lengths[:n]) for n in range(len(lengths))]
+    assert sum(lengths) == size
+    assert lengths == sorted(lengths, reverse=True)
+    assert all(length % window == 0 for length in lengths[:-1])
+    least = min(2, windows) * window
+    for before, length in enumerate(lengths[:-1]):
+        left = size - sum(lengths[:before])
+        assert length <= max(left / readers + window, least)
+
+
 @given(st.integers(1, 5000), st.integers(1, 3000), st.booleans())
 def test_for_any_size_and_part_size_the_parts_cover_the_item_just_once(size: int, part: int, known: bool) -> None:
-    item = OpenItem(Item("x", "test://x", size if known else None), 1, part)
+    item = OpenItem(Item("x", "test://x", size if known else None), 1, part, window_bytes=1, readers=1)
     if known:
         item.to(State.RECEIVING)
     assert item.has_parts
