@@ -63,14 +63,15 @@ def test_for_any_number_of_readers_parts_shrink_so_that_the_last_ones_end_togeth
     item.to(State.RECEIVING)
     parts = hand_out(item)
     lengths = [len(part) for part in parts if part is not None]
-    assert [part.start for part in parts if part is not None] == [sum(lengths[:n]) for n in range(len(lengths))]
+    assert [0, *(part.stop for part in parts if part is not None)][:-1] == [part.start for part in parts if part]
     assert sum(lengths) == size
     assert lengths == sorted(lengths, reverse=True)
     assert all(length % window == 0 for length in lengths[:-1])
     least = min(2, windows) * window
-    for before, length in enumerate(lengths[:-1]):
-        left = size - sum(lengths[:before])
+    left = size
+    for length in lengths:
         assert length <= max(left / readers + window, least)
+        left -= length
 
 
 @given(st.integers(1, 5000), st.integers(1, 3000), st.booleans())
