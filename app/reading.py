@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import os
 import random
 import sys
@@ -24,6 +25,8 @@ from app.settings import Settings
 from app.sources import StartOver, TryAgain
 from app.sources.http import HttpSource, shown
 from app.sources.retry import Patience, wait_s
+
+_LOG = logging.getLogger("gpufeed.reading")
 
 READ_WHOLE_LINES = 100_000  # a local manifest of up to so many lines is read before anything is fetched
 _ROWS = 5_000  # so many rows of a million are inserted in about 30 ms, for which claims must wait
@@ -66,6 +69,7 @@ class Reading:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="manifest")
         self._files = ExitStack()
         self._counted = ReadingSnapshot(0, 0, 0, 0, ended=False)
+        self._warned = False
 
     def close(self) -> None:
         """Let go of the manifest. A thread that waits on standard input is left behind."""
@@ -130,6 +134,9 @@ class Reading:
             counted = await ledger.add(rows)
         except UsageError as error:
             raise UsageError(f"{opened.name}: {error}") from error
+        if not self._warned and any(item.digests for _, item in rows):
+            self._warned = True
+            _LOG.warning("the manifest has digests: they are kept, but this version does not verify them")
         sizes = [item.size for _, item in rows if item.size is not None]
         old = self._counted
         self._counted = ReadingSnapshot(

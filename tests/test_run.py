@@ -294,3 +294,12 @@ def test_many_blobs_of_a_server_come_in_whole_and_none_is_held_on_to(
     found = {name: row["result"] for name, row in results(tmp_path).items()}
     assert found == {name: hashlib.sha256(body).hexdigest() for name, body in bodies.items()}
     assert "still referred to" not in caplog.text
+
+
+async def test_digests_that_are_not_verified_are_said_to_be_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "a").write_bytes(b"a")
+    (tmp_path / "manifest.jsonl").write_text(json.dumps({"id": "a", "url": "a", "sha256": "0" * 64}) + "\n")
+    await run(tmp_path, tmp_path / "manifest.jsonl")
+    assert "does not verify" in caplog.text

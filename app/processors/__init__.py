@@ -54,7 +54,7 @@ class Processor(Protocol):
         """Its next bytes, in order without gaps: [n] uint8, from this offset of the item; valid until this returns."""
 
     def finish(self, item: Item) -> Any:
-        """The stream is whole, and its digests match; returns the result."""
+        """The stream is whole; returns the result."""
 
     def close(self) -> None:
         """Called once, after the lane's last item."""
