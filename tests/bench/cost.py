@@ -22,14 +22,6 @@ from tests.bench.peers import compare
 
 LIMITS = {"http": 0.35, "https": 0.70}  # CPU-s/GB
 PEER = "aiohttp-plain"
-TOUCH = """
-import mmap, sys
-size = int(sys.argv[1])
-memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-memory.madvise(mmap.MADV_HUGEPAGE)
-for at in range(0, size, 4096):
-    memory[at] = 1
-"""
 
 
 def arguments() -> argparse.Namespace:
@@ -54,7 +46,7 @@ def start_cpu_s(rounds: int) -> float:
 
 def touch_cpu_s(size: int) -> float:
     """What it costs a process to touch so many bytes of memory."""
-    return succeed([sys.executable, "-c", TOUCH, str(size)], timeout_s=60).cpu_s
+    return succeed([sys.executable, "-m", "tests.bench.touched", str(size)], timeout_s=60).cpu_s
 
 
 def touched_cpu_s_per_gb(args: argparse.Namespace, tls: bool, start_s: float) -> float:

@@ -1,6 +1,6 @@
 """How close the job comes to its floor, with a device that is held without using the CPU, beside two peers.
 
-The floor, job and wall are defined in the docstring of the harness's compare.py.
+The floor, job and wall are defined in the docstring of the harness's compare.py; "memory touched before" is as in cost.py.
 """
 
 from __future__ import annotations
@@ -30,17 +30,15 @@ def main() -> int:
     print_machine()
     options = ["--count", str(args.count), "--size-mb", str(args.size_mb)]
     options += ["--rounds", str(args.rounds), "--device-ms", str(args.device_ms)]
-    rows = compare(
-        PEERS,
-        options=options,
-        timeout_s=args.timeout_s,
-        processor="tests.bench.peer_processor:PeerStage",
-        processor_args={"device_ms": args.device_ms},
-    )
+    stage = {"processor": "tests.bench.peer_processor:PeerStage", "processor_args": {"device_ms": args.device_ms}}
+    rows = compare(PEERS, options=options, timeout_s=args.timeout_s, **stage)
+    landings = round(3 * args.size_mb * 10**6)
+    touched = compare(["curl"], options=options, timeout_s=args.timeout_s, touched_bytes=landings, **stage)
     return conclude(
         [
             Figure("job, of the floor", rows["ours"]["job_ratio"], MOST_JOB, ""),
             Figure("wall, of the floor", rows["ours"]["wall_ratio"], MOST_WALL, ""),
+            Figure("job, of the floor, memory touched before", touched["ours"]["job_ratio"], MOST_JOB, ""),
         ]
     )
 

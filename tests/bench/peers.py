@@ -14,13 +14,18 @@ from typing import Any
 from tests.bench.measure import ROOT, gpufeed, harness, scratch
 
 
-def compare(peers: Sequence[str], *, options: Sequence[str], timeout_s: float, **settings: Any) -> dict[str, Any]:
+def compare(
+    peers: Sequence[str], *, options: Sequence[str], timeout_s: float, touched_bytes: int = 0, **settings: Any
+) -> dict[str, Any]:
     """Each contender's row by its name, `ours` among them; the table is printed.
+
+    With `touched_bytes`, ours first touches so much memory and frees it again, before its job begins.
 
     The peers run in the interpreter that `BENCH_PYTHON` names (this one by default), which must have their libraries.
     Raises: SystemExit where a contender failed.
     """
-    ours = shlex.join(gpufeed("{manifest}", "{out}", **settings))
+    before = [sys.executable, "-m", "tests.bench.touched", str(touched_bytes)] if touched_bytes else []
+    ours = shlex.join([*before, *gpufeed("{manifest}", "{out}", **settings)])
     python = os.environ.get("BENCH_PYTHON") or sys.executable
     with scratch() as folder:
         report = Path(folder) / "report.json"
