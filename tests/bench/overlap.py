@@ -1,6 +1,7 @@
 """How close the job comes to its floor, with a device that is held without using the CPU, beside two peers.
 
-The floor, job and wall are defined in the docstring of the harness's compare.py; "memory touched before" is as in cost.py.
+The floor, job and wall are defined in the docstring of the harness's compare.py. "Memory touched before" is as in
+cost.py.
 """
 
 from __future__ import annotations
