@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from app.lanes.steps import Landing
 
 
-_LEAST_WINDOWS = 2  # of a part: a request has its price
+_LEAST_WINDOWS = 4  # of a part: a request has its price
 
 
 class State(Enum):

@@ -27,7 +27,7 @@ def kill_at_random(trial: Trial, args: argparse.Namespace) -> int:
     """Kill so often, each time when the run may have done an item or two; returns how often it was alive by then."""
     moments, item_s, killed = random.Random(args.seed), args.run_s / args.count, 0
     for number in range(args.kills):
-        after_s = moments.uniform(0.1, 2.5 * item_s)
+        after_s = moments.uniform(0.1, 2 * item_s)
         killed += trial.kill_after(after_s)
         print(f"kill {number + 1}: after {after_s:.2f} s, {len(trial.committed())} committed", flush=True)
     return killed

@@ -67,7 +67,7 @@ def test_for_any_number_of_readers_parts_shrink_so_that_the_last_ones_end_togeth
     assert sum(lengths) == size
     assert lengths == sorted(lengths, reverse=True)
     assert all(length % window == 0 for length in lengths[:-1])
-    least = min(2, windows) * window
+    least = min(4, windows) * window
     left = size
     for length in lengths:
         assert length <= max(left / readers + window, least)
