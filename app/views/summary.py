@@ -34,7 +34,7 @@ def summary_lines(summary: Summary, output: str) -> list[str]:
         rows.append(("limit", limit))
     rows.append(("results", f"{output.rstrip('/')}/{RESULTS}"))
     if failed:
-        rows.append(("retry", "run with --retry-failed and the same arguments does the failed items again;"))
+        rows.append(("retry", "a run with the same arguments and --retry-failed does the failed items again;"))
         rows.append(("", f"python -m app results {output} --format manifest lists them"))
     width = max(len(name) for name, _ in rows)
     return [printable(f"{name:<{width}}  {said}".rstrip()) for name, said in rows]
