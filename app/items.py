@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,11 @@ class Outcome:
 def file_path(url: str) -> Path:
     """The path that an item's `file:///…` URL names."""
     return Path(os.fsdecode(unquote_to_bytes(url.removeprefix("file://"))))
+
+
+def timestamp(at: datetime) -> str:
+    """An instant in UTC as RFC 3339 writes it, to the millisecond."""
+    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def parse_size(text: str | int) -> int:

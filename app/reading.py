@@ -20,7 +20,7 @@ from typing import IO, Any, Protocol
 from app.errors import ItemError, RunError, UsageError
 from app.items import Item, file_path
 from app.ledger import Counts, Ledger
-from app.manifest import Base, Format, choose_format, count_lines, read_items
+from app.manifest import Base, ByteLines, Format, choose_format, count_lines, read_items
 from app.settings import Settings
 from app.sources import StartOver, TryAgain
 from app.sources.http import HttpSource, shown
@@ -33,12 +33,6 @@ _ROWS = 5_000  # so many rows of a million are inserted in about 30 ms, for whic
 _READ_BYTES = 1 << 20
 
 
-class Lines(Protocol):
-    """What the manifest's lines come from."""
-
-    def readline(self, limit: int = -1, /) -> bytes: ...
-
-
 @dataclass(frozen=True, slots=True)
 class OpenManifest:
     """A manifest that can be read."""
@@ -46,7 +40,7 @@ class OpenManifest:
     name: str
     form: Format
     base: Base
-    lines: Lines
+    lines: ByteLines
     whole: bool  # short enough to be read before anything is fetched
     fingerprint: str | None  # of its bytes and of how they are read; None for standard input
 
@@ -190,7 +184,7 @@ class Reading:
             raise UsageError(f"manifest {name!r} cannot be read: {error.strerror}") from error
         return self._opened(name, file, whole=whole, digest=digest)
 
-    def _opened(self, name: str, lines: Lines, *, whole: bool, digest: Any) -> OpenManifest:
+    def _opened(self, name: str, lines: ByteLines, *, whole: bool, digest: Any) -> OpenManifest:
         form = choose_format(name, self._settings.manifest_format)
         base = Base.of(name, Path.cwd())
         if digest is not None:
@@ -206,7 +200,7 @@ class _Added(Protocol):
 Batch = tuple[list[tuple[int, Item]], UsageError | None]
 
 
-def _batches(items: Iterator[tuple[int, Item]], limit: int | None, lines: Lines) -> Iterator[Batch]:
+def _batches(items: Iterator[tuple[int, Item]], limit: int | None, lines: ByteLines) -> Iterator[Batch]:
     """Rows in pieces; the last piece may end with what is wrong with the next line."""
     rows: list[tuple[int, Item]] = []
     pipe = lines if isinstance(lines, _Pipe) else None
@@ -224,7 +218,7 @@ def _batches(items: Iterator[tuple[int, Item]], limit: int | None, lines: Lines)
 
 
 class _Pipe:
-    """Lines as they come; `holds_line` says whether another one can be had without waiting.
+    """ByteLines as they come; `holds_line` says whether another one can be had without waiting.
 
     It is never closed: a thread may be waiting in it.
     """

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 from app.errors import Kind, RunError, UsageError
 from app.exports import write_results
 from app.folder import move_aside
-from app.items import Failure, Item, Outcome, Seconds, Status
+from app.items import Failure, Item, Outcome, Seconds, Status, timestamp
 from app.lanes.gpus import find_devices
 from app.lanes.inline import InlinePlacement
 from app.lanes.lane import LaneSnapshot
@@ -103,7 +103,7 @@ class Run:
         """
         settings = self._settings
         loaded, devices = await self._set_up()
-        async with _http(settings) as http:
+        async with http_source(settings) as http:
             self._reading = Reading(settings, http)
             try:
                 self._placement = InlinePlacement(settings, loaded, devices, self, http, self._output)
@@ -289,7 +289,8 @@ class Run:
             await self._changed.wait()
 
 
-def _http(settings: Settings) -> HttpSource:
+def http_source(settings: Settings) -> HttpSource:
+    """HTTP as the settings say."""
     return HttpSource(
         connect_timeout_s=settings.connect_timeout, stall_timeout_s=settings.stall_timeout, ca_file=settings.ca_file
     )
@@ -315,5 +316,5 @@ def _lost_devices(item: Item, count: int) -> Outcome:
         artifacts=(),
         error=Failure(Kind.DEVICE, f"the device was lost {count} times with this item on it"),
         seconds=Seconds(),
-        finished_at=datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        finished_at=timestamp(datetime.now(UTC)),
     )

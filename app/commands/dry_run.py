@@ -8,8 +8,8 @@ from pathlib import Path
 from app.items import format_size
 from app.ledger import Ledger
 from app.reading import Reading, ReadingSnapshot
+from app.run import http_source
 from app.settings import Settings
-from app.sources.http import HttpSource
 
 
 class _Nobody:
@@ -24,11 +24,8 @@ async def read_manifest(settings: Settings) -> ReadingSnapshot:
 
     Raises: UsageError, RunError, as a run would.
     """
-    source = HttpSource(
-        connect_timeout_s=settings.connect_timeout, stall_timeout_s=settings.stall_timeout, ca_file=settings.ca_file
-    )
     with tempfile.TemporaryDirectory(prefix="gpufeed-dry-run-") as folder:
-        async with source:
+        async with http_source(settings) as source:
             reading = Reading(settings, source)
             try:
                 opened = await reading.open()

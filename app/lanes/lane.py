@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from app.errors import ItemError
-from app.items import Failure, Item, Outcome, Seconds, Status
+from app.items import Failure, Item, Outcome, Seconds, Status, timestamp
 from app.lanes.budgets import DEVICE_SHARE, Plan
 from app.lanes.consumer import Consumer
 from app.lanes.device import Device
@@ -289,5 +289,5 @@ class Lane:
             artifacts=artifacts,
             error=failure,
             seconds=Seconds(opened.receive.seconds, opened.land.seconds, opened.process.seconds),
-            finished_at=datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            finished_at=timestamp(datetime.now(UTC)),
         )

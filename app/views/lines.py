@@ -12,7 +12,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from app.items import format_size
+from app.items import format_size, timestamp
 from app.run import RunSnapshot
 from app.views.figures import Figures, Pace, received_text
 from app.views.words import duration, kinds_text, printable, rate_text
@@ -38,7 +38,7 @@ class JsonFormatter(logging.Formatter):
     """One object a line: time, level, logger, message, and the record's `figures`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        at = timestamp(datetime.fromtimestamp(record.created, UTC))
         row = {"time": at, "level": record.levelname.lower(), "logger": record.name, "message": record.getMessage()}
         row |= getattr(record, "figures", {})
         if record.exc_info:

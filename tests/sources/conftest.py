@@ -19,3 +19,8 @@ def wire(request, server_tls, ca_file) -> Wire:
     if cable == "plain":
         return Wire(loop, None, None, path == "in place")
     return Wire(loop, server_tls, client_tls, path == "in place")
+
+
+@pytest.fixture(params=[True, False], ids=["in place", "copied"])
+def swap(request):
+    return request.param

@@ -6,29 +6,12 @@ import asyncio
 
 import pytest
 from origin import Origin, RawConnection, head, raw_server
+from sources.asking import BODY, SHORT_STALL_S, http, item
 from sources.receiving import Heap, fetch
 
 from app.errors import ItemError, Kind
-from app.items import Item, Part
+from app.items import Part
 from app.sources import StartOver, TryAgain, Version
-from app.sources.http import HttpSource
-
-BODY = bytes(range(256)) * 2000
-SHORT_STALL_S = 0.1
-
-
-@pytest.fixture(params=[True, False], ids=["in place", "copied"])
-def swap(request):
-    return request.param
-
-
-def http(*, swap: bool = True, stall_timeout_s: float = 10.0, ca_file=None) -> HttpSource:
-    ca_file = str(ca_file) if ca_file else None
-    return HttpSource(connect_timeout_s=5.0, stall_timeout_s=stall_timeout_s, ca_file=ca_file, swap=swap)
-
-
-def item(url: str, **fields) -> Item:
-    return Item("a", url, **fields)
 
 
 async def test_the_first_ranged_get_tells_all_there_is_to_know(origin, swap):

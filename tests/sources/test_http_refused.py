@@ -7,29 +7,13 @@ import socket
 
 import pytest
 from origin import Origin, RawConnection, raw_server
+from sources.asking import BODY, http, item
 from sources.receiving import fetch
 
 from app.errors import ItemError, Kind, UsageError
-from app.items import Item, Part
+from app.items import Part
 from app.sources import TryAgain
-from app.sources.http import HttpSource, tls_context
-
-BODY = bytes(range(256)) * 2000
-SHORT_STALL_S = 0.1
-
-
-@pytest.fixture(params=[True, False], ids=["in place", "copied"])
-def swap(request):
-    return request.param
-
-
-def http(*, swap: bool = True, stall_timeout_s: float = 10.0, ca_file=None) -> HttpSource:
-    ca_file = str(ca_file) if ca_file else None
-    return HttpSource(connect_timeout_s=5.0, stall_timeout_s=stall_timeout_s, ca_file=ca_file, swap=swap)
-
-
-def item(url: str, **fields) -> Item:
-    return Item("a", url, **fields)
+from app.sources.http import tls_context
 
 
 @pytest.mark.parametrize(("status", "kind"), [(403, Kind.FORBIDDEN), (404, Kind.NOT_FOUND), (418, Kind.HTTP_STATUS)])
